@@ -48,9 +48,13 @@ class Runtime:
 
 @dataclass(slots=True)
 class Slots:
-    """Everything process-wide: the Runtime, and the dictionaries that the public state classes share."""
+    """Everything process-wide: the Runtime, and the dictionaries that the public state classes share.
+
+    ``topology`` is told by whoever runs several ranks in one process; None where the environment tells it.
+    """
 
     runtime: Runtime | None = None
+    topology: Topology | None = None
     partial: dict[str, Any] = field(default_factory=dict)
     accelerator: dict[str, Any] = field(default_factory=dict)
     gradient: dict[str, Any] = field(default_factory=dict)
@@ -100,9 +104,9 @@ def reset() -> None:
 
 
 @contextmanager
-def isolated() -> Iterator[Slots]:
-    """Gives this thread (or context) slots of its own."""
-    own = Slots()
+def isolated(topology: Topology | None = None) -> Iterator[Slots]:
+    """Gives this thread (or context) slots of its own, and a place in a job that its environment does not tell."""
+    own = Slots(topology=topology)
     token = _override.set(own)
     try:
         yield own
