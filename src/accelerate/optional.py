@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, wraps
-from importlib import metadata
+from importlib import invalidate_caches, metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -162,12 +162,16 @@ def installed_version(name: str) -> str | None:
     return None
 
 
-@cache
 def available(name: str, min_version: str | None = None) -> bool:
     """Whether the optional package ``name`` is installed, at its minimum version or ``min_version`` at least.
 
     The answer is remembered; :func:`forget` makes the next call look again.
     """
+    return _available(name, min_version)
+
+
+@cache
+def _available(name: str, min_version: str | None) -> bool:
     package = _package(name)
     if not any(_found(module) for module in package.modules):
         return False
@@ -179,7 +183,8 @@ def available(name: str, min_version: str | None = None) -> bool:
 
 def forget() -> None:
     """Makes the next question look at the machine again, as after an installation in a running notebook."""
-    available.cache_clear()
+    invalidate_caches()
+    _available.cache_clear()
     installed_version.cache_clear()
 
 
