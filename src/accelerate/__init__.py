@@ -1,5 +1,35 @@
-"""Train PyTorch models on any hardware and any number of processes."""
+"""Train PyTorch models on any hardware and any number of processes.
 
-from accelerate._version import __version__
+Every name is imported the first time it is used, so that ``import accelerate`` costs next to nothing.
+"""
 
-__all__ = ["__version__"]
+from accelerate import lazy
+from accelerate._version import __version__ as __version__
+
+HOMES = {
+    "accelerate.accelerator": "Accelerator",
+    "accelerate.data_loader": "prepare_data_loader skip_first_batches",
+    "accelerate.launchers": "debug_launcher notebook_launcher",
+    "accelerate.offload.device_map": "infer_auto_device_map",
+    "accelerate.offload.dispatch": "cpu_offload cpu_offload_with_hook disk_offload dispatch_model",
+    "accelerate.offload.empty": "init_empty_weights init_on_device",
+    "accelerate.offload.load": "load_checkpoint_and_dispatch load_checkpoint_in_model",
+    "accelerate.optional": "is_rich_available",
+    "accelerate.parallelism_config": "ParallelismConfig",
+    "accelerate.state": "PartialState",
+    "accelerate.unbuilt": "prepare_pippy",
+    "accelerate.utils.dataclasses": "AutocastKwargs DDPCommunicationHookType DataLoaderConfiguration DeepSpeedPlugin "
+    "DistributedDataParallelKwargs DistributedType FullyShardedDataParallelPlugin GradScalerKwargs "
+    "InitProcessGroupKwargs ProfileKwargs",
+    "accelerate.utils.memory": "find_executable_batch_size",
+    "accelerate.utils.random": "synchronize_rng_states",
+}
+
+_SUBMODULES = (
+    "accelerator big_modeling checkpointing commands data_loader hooks inference launchers local_sgd logging "
+    "memory_utils optimizer parallelism_config scheduler state tracking utils"
+)
+
+__getattr__, __dir__, __all__ = lazy.attach(
+    __name__, lazy.by_name(HOMES), _SUBMODULES.split()
+)
