@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
-import os
 import pickle
 import signal
 import sys
@@ -15,6 +14,8 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+from accelerate import env
 
 __all__ = ["ChildSpec", "child_main"]
 
@@ -52,7 +53,7 @@ def child_main(spec: ChildSpec, conn: Connection, inherited: list[Connection], s
 
 def _run(spec: ChildSpec) -> tuple[bytes, bool]:
     try:
-        os.environ.update(spec.env)
+        env.publish(spec.env)
         if spec.init:
             import torch.distributed as dist
 
