@@ -36,11 +36,13 @@ class OptimizerState:
 
     ``state`` maps name → {"step": …, "exp_avg": tensor, …}; ``param_groups`` hold "params" as lists of names. An
     optimizer whose parameters belong to no known model uses ``"<group>.<index>"`` as names and says so in ``named``.
+    ``extra`` holds what an optimizer's state dictionary has beside the two.
     """
 
     state: dict[str, dict[str, Any]]
     param_groups: list[dict[str, Any]]
     named: bool = True
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +79,16 @@ class StateAdapter(ABC):
         """
 
     @abstractmethod
-    def optimizer_state(self, optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module]) -> OptimizerState:
-        """The bare optimizer's state by canonical name. Collective where ``sharded``."""
+    def optimizer_state(
+        self, optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module | None]
+    ) -> OptimizerState:
+        """The bare optimizer's state by canonical name (``naming.parameter_names``). Collective where ``sharded``."""
 
     @abstractmethod
     def load_optimizer_state(
         self,
         optimizer: torch.optim.Optimizer,
-        models: Sequence[torch.nn.Module],
+        models: Sequence[torch.nn.Module | None],
         state: OptimizerState,
         *,
         strict: bool = True,
