@@ -248,11 +248,11 @@ def purge_accelerate_environment(func_or_cls: T) -> T:
     treat(func_or_cls)
     inherited = func_or_cls.__init_subclass__
 
-    def __init_subclass__(cls: type, **kwargs: Any) -> None:
+    def follow(cls: type, /, **kwargs: Any) -> None:
         inherited(**kwargs)
         treat(cls)
 
-    func_or_cls.__init_subclass__ = classmethod(__init_subclass__)  # type: ignore[assignment]
+    func_or_cls.__init_subclass__ = classmethod(follow)  # type: ignore[assignment]
     return func_or_cls
 
 
