@@ -31,7 +31,7 @@ class Runtime:
     """Topology, device and collectives of this process; then the strategy and precision that an Accelerator chose.
 
     ``strategy`` and ``precision`` are None until an Accelerator is constructed. ``mesh`` is the DeviceMesh of a
-    parallelism configuration, or None for plain data parallelism.
+    parallelism configuration (``parallelism``), or None for plain data parallelism.
     """
 
     topology: Topology
@@ -44,6 +44,7 @@ class Runtime:
     strategy: Strategy[Any] | None = None
     precision: Precision | None = None
     mesh: Any | None = None
+    parallelism: Any | None = None
 
 
 @dataclass(slots=True)

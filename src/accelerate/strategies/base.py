@@ -214,6 +214,10 @@ class Strategy(ABC, Generic[Options]):
         """A context in which backward does not reduce gradients over the ranks."""
         return nullcontext()
 
+    def trigger_sync(self, model: torch.nn.Module) -> AbstractContextManager[Any]:
+        """A context whose backward reduces gradients though the forward ran under ``no_sync``."""
+        return nullcontext()
+
     def backward(self, loss: torch.Tensor, precision: Precision, **kwargs: Any) -> None:
         """Runs backward; gradients are averaged over the ranks unless inside ``no_sync``."""
         precision.backward(loss, **kwargs)

@@ -1,0 +1,246 @@
+"""Reads the arguments of ``Accelerator(...)`` and what the launch left in the environment into one record."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from accelerate import env
+from accelerate.config.compile import TorchDynamoPlugin
+from accelerate.config.data import DataLoaderConfiguration
+from accelerate.config.deepspeed import DeepSpeedPlugin
+from accelerate.config.fsdp import FullyShardedDataParallelPlugin
+from accelerate.config.handlers import (
+    AutocastKwargs,
+    DistributedDataParallelKwargs,
+    GradScalerKwargs,
+    InitProcessGroupKwargs,
+    ProfileKwargs,
+)
+from accelerate.config.megatron import MegatronLMPlugin
+from accelerate.config.parallelism import ParallelismConfig
+from accelerate.config.precision import AORecipeKwargs, FP8RecipeKwargs, MSAMPRecipeKwargs, TERecipeKwargs
+from accelerate.errors import ConfigError, MisplacedArgumentError
+
+__all__ = [
+    "Engines",
+    "Handlers",
+    "accumulation",
+    "dynamo",
+    "engines",
+    "group_settings",
+    "loader_settings",
+    "project",
+    "refuse_unknown",
+    "sort_handlers",
+    "strategy_name",
+]
+
+_MOVED = {
+    "dispatch_batches": "DataLoaderConfiguration(dispatch_batches=…), passed as dataloader_config=",
+    "even_batches": "DataLoaderConfiguration(even_batches=…), passed as dataloader_config=",
+    "use_seedable_sampler": "DataLoaderConfiguration(use_seedable_sampler=…), passed as dataloader_config=",
+    "use_stateful_dataloader": "DataLoaderConfiguration(use_stateful_dataloader=…), passed as dataloader_config=",
+    "non_blocking": "DataLoaderConfiguration(non_blocking=…), passed as dataloader_config=",
+    "data_seed": "DataLoaderConfiguration(data_seed=…), passed as dataloader_config=",
+    "logging_dir": "ProjectConfiguration(logging_dir=…), passed as project_config=",
+    "total_limit": "ProjectConfiguration(total_limit=…), passed as project_config=",
+    "automatic_checkpoint_naming": "ProjectConfiguration(automatic_checkpoint_naming=…), passed as project_config=",
+    "fp16": "mixed_precision='fp16'",
+    "bf16": "mixed_precision='bf16'",
+    "find_unused_parameters": "DistributedDataParallelKwargs(find_unused_parameters=…), in kwargs_handlers=[…]",
+    "timeout": "InitProcessGroupKwargs(timeout=…), in kwargs_handlers=[…]",
+    "backend": "InitProcessGroupKwargs(backend=…), in kwargs_handlers=[…]",
+    "num_steps": "gradient_accumulation_steps=",
+    "sync_with_dataloader": "GradientAccumulationPlugin(sync_with_dataloader=…), as gradient_accumulation_plugin=",
+    "adjust_scheduler": "GradientAccumulationPlugin(adjust_scheduler=…), as gradient_accumulation_plugin=",
+}
+
+
+def refuse_unknown(unknown: dict[str, Any], known: Iterable[str]) -> None:
+    """Raises MisplacedArgumentError for the first keyword that ``Accelerator`` does not take, naming its place."""
+    for name, value in unknown.items():
+        if name in _MOVED:
+            place = f"It belongs to {_MOVED[name]}."
+        else:
+            close = difflib.get_close_matches(name, [*known, *_MOVED], n=1)
+            place = f"Did you mean {close[0]!r}?" if close else "See help(Accelerator) for what it takes."
+        raise MisplacedArgumentError(f"Accelerator() got {name}={value!r}, which it does not take. {place}")
+
+
+@dataclass(slots=True)
+class Handlers:
+    """The handlers given, one of a kind at the most."""
+
+    ddp: DistributedDataParallelKwargs | None = None
+    scaler: GradScalerKwargs | None = None
+    init: InitProcessGroupKwargs | None = None
+    autocast: AutocastKwargs | None = None
+    profile: ProfileKwargs | None = None
+    ao: AORecipeKwargs | None = None
+    te: TERecipeKwargs | None = None
+    msamp: MSAMPRecipeKwargs | None = None
+    fp8: FP8RecipeKwargs | None = None
+    others: list[Any] = field(default_factory=list)
+
+
+_KINDS: tuple[tuple[type, str], ...] = (
+    (DistributedDataParallelKwargs, "ddp"),
+    (GradScalerKwargs, "scaler"),
+    (InitProcessGroupKwargs, "init"),
+    (AutocastKwargs, "autocast"),
+    (ProfileKwargs, "profile"),
+    (AORecipeKwargs, "ao"),
+    (FP8RecipeKwargs, "fp8"),
+    (TERecipeKwargs, "te"),
+    (MSAMPRecipeKwargs, "msamp"),
+)
+
+
+def sort_handlers(given: Iterable[Any] | None) -> Handlers:
+    """The handlers of ``kwargs_handlers`` by kind.
+
+    Raises:
+        ConfigError: something is not a handler, or two of one kind were given.
+    """
+    handlers = Handlers()
+    for handler in given or ():
+        name = next((name for kind, name in _KINDS if isinstance(handler, kind)), None)
+        if name is None:
+            if not hasattr(handler, "to_kwargs"):
+                raise ConfigError(
+                    f"kwargs_handlers holds {handler!r}, which is not a handler. It takes instances of "
+                    f"{', '.join(kind.__name__ for kind, _ in _KINDS)}."
+                )
+            handlers.others.append(handler)
+            continue
+        if getattr(handlers, name) is not None:
+            raise ConfigError(
+                f"kwargs_handlers holds two {type(handler).__name__}: {getattr(handlers, name)!r} and {handler!r}. "
+                "Pass one."
+            )
+        setattr(handlers, name, handler)
+    return handlers
+
+
+def dynamo(plugin: TorchDynamoPlugin | None, backend: Any) -> TorchDynamoPlugin:
+    """The compile plugin: as given, from ``dynamo_backend``, or from the environment."""
+    if plugin is not None and backend is not None:
+        raise ConfigError(
+            f"dynamo_plugin={plugin!r} and dynamo_backend={backend!r} were both given. Pass the plugin alone."
+        )
+    if plugin is not None:
+        return plugin
+    return TorchDynamoPlugin(backend=backend) if backend is not None else TorchDynamoPlugin()
+
+
+@dataclass(slots=True)
+class Engines:
+    """The plugins that decide the strategy."""
+
+    deepspeed: Any = None
+    fsdp: Any = None
+    megatron: Any = None
+    parallelism: Any = None
+
+
+def _deepspeed(plugin: Any, plugins: Any) -> Any:
+    if plugin is not None and plugins is not None:
+        raise ConfigError("deepspeed_plugin and deepspeed_plugins were both given. Pass deepspeed_plugins alone.")
+    plugin = plugins if plugins is not None else plugin
+    if plugin is None:
+        return DeepSpeedPlugin() if env.parse_flag_from_env("ACCELERATE_USE_DEEPSPEED") else None
+    if isinstance(plugin, dict):
+        if plugin and all(isinstance(value, DeepSpeedPlugin) for value in plugin.values()):
+            first = next(iter(plugin.values()))
+            if not any(value.selected for value in plugin.values()):
+                first.select(_from_accelerator_state=True)
+            return plugin
+        return DeepSpeedPlugin.from_settings(plugin)
+    return plugin
+
+
+def engines(
+    deepspeed_plugin: Any,
+    deepspeed_plugins: Any,
+    fsdp_plugin: Any,
+    megatron_lm_plugin: Any,
+    parallelism_config: Any,
+) -> Engines:
+    """The engine plugins: as given, else as the launch asked for by the environment."""
+    found = Engines(deepspeed=_deepspeed(deepspeed_plugin, deepspeed_plugins))
+    found.fsdp = fsdp_plugin
+    if fsdp_plugin is None and found.deepspeed is None and env.parse_flag_from_env("ACCELERATE_USE_FSDP"):
+        found.fsdp = FullyShardedDataParallelPlugin()
+    found.megatron = megatron_lm_plugin
+    if megatron_lm_plugin is None and env.parse_flag_from_env("ACCELERATE_USE_MEGATRON_LM"):
+        found.megatron = MegatronLMPlugin()
+    found.parallelism = parallelism_config
+    if parallelism_config is None and env.parse_flag_from_env("ACCELERATE_USE_PARALLELISM_CONFIG"):
+        found.parallelism = ParallelismConfig()
+    return found
+
+
+def loader_settings(config: DataLoaderConfiguration | None, split_batches: Any, unset: object) -> Any:
+    """The loader configuration; ``split_batches`` given to the Accelerator itself goes into it."""
+    if split_batches is unset:
+        return config if config is not None else DataLoaderConfiguration()
+    if config is None:
+        return DataLoaderConfiguration(split_batches=bool(split_batches))
+    if bool(config.split_batches) != bool(split_batches):
+        raise ConfigError(
+            f"split_batches={split_batches!r} was given to Accelerator(), and dataloader_config says "
+            f"split_batches={config.split_batches!r}. Say it once, in DataLoaderConfiguration."
+        )
+    return config
+
+
+def project(config: ProjectConfiguration | None, folder: Any) -> ProjectConfiguration:
+    """Where files go; ``project_dir`` fills a configuration that names none."""
+    if config is None:
+        return ProjectConfiguration(project_dir=None if folder is None else str(folder))
+    if folder is not None and config.project_dir is None:
+        config.set_directories(str(folder))
+    elif folder is not None and str(folder) != str(config.project_dir):
+        raise ConfigError(
+            f"project_dir={str(folder)!r} was given, and project_config says {config.project_dir!r}. Say it once."
+        )
+    return config
+
+
+def strategy_name(given: Any) -> Any:
+    """The strategy given in code, else the one the launch named."""
+    return given if given is not None else env.get("ACCELERATE_STRATEGY")
+
+
+def group_settings(handler: InitProcessGroupKwargs | None) -> dict[str, Any]:
+    """What goes to ``PartialState`` for the process group; only what was said."""
+    if handler is None:
+        return {}
+    return dict(handler.to_kwargs())
+
+
+def accumulation(plugin: GradientAccumulationPlugin | None, steps: int, deepspeed: Any) -> GradientAccumulationPlugin:
+    """How micro-batches make steps: the plugin, the argument, or what the launch asked for.
+
+    Raises:
+        ConfigError: the plugin and the argument say different things.
+    """
+    if plugin is not None:
+        if steps != 1 and plugin.num_steps not in (None, steps):
+            raise ConfigError(
+                f"gradient_accumulation_steps={steps} was given, and gradient_accumulation_plugin says "
+                f"num_steps={plugin.num_steps}. Say it once, in the plugin."
+            )
+        if plugin.num_steps is None:
+            plugin.num_steps = steps
+        return plugin
+    asked = env.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
+    if steps == 1 and asked and asked.isdigit():
+        steps = int(asked)
+    own = getattr(deepspeed, "gradient_accumulation_steps", None)
+    if steps == 1 and isinstance(own, int):
+        steps = own
+    return GradientAccumulationPlugin(num_steps=steps)

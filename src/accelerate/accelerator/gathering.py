@@ -1,0 +1,81 @@
+"""Values of all ranks brought together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from accelerate.comm import nested, operations
+
+if TYPE_CHECKING:
+    from accelerate.accelerator.typing import Facade
+
+__all__ = ["GatherMixin"]
+
+
+class GatherMixin:
+    """Collectives over tensors in any nesting of lists, tuples and mappings."""
+
+    def gather(self, tensor: Any) -> Any:
+        """Collective. Every rank's tensors, concatenated along the first dimension; shapes are the same on all ranks.
+
+        A 0-d tensor gives shape ``(num_processes,)``.
+
+        Raises:
+            CollectiveError: ranks gave different structures, shapes or dtypes; nothing was exchanged.
+        """
+        return operations.gather(tensor)
+
+    def gather_for_metrics(self: Facade, input_data: Any, use_gather_object: bool = False) -> Any:
+        """Collective. As ``gather``, without the samples that were repeated to fill the last batch.
+
+        Args:
+            input_data: Tensors in any nesting, or any picklable object: then the result is the flat list of what the
+                ranks gave.
+            use_gather_object: Treat the input as an object even if it holds tensors only.
+        """
+        if use_gather_object or not _only_tensors(input_data):
+            data: Any = operations.gather_object(input_data if isinstance(input_data, list) else [input_data])
+        else:
+            data = operations.gather(input_data)
+        state = self.gradient_state
+        remainder = state.remainder if state.end_of_dataloader else -1
+        if remainder <= 0 or not self.use_distributed:
+            return data
+        if isinstance(data, list) and not _only_tensors(data):
+            return data[:remainder]
+        return nested.recursively_apply(lambda tensor: tensor[:remainder], data)
+
+    def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
+        """Collective. Every rank's tensors reduced by ``reduction`` ("sum", "mean" or "none"), then scaled."""
+        return operations.reduce(tensor, reduction, scale)
+
+    def pad_across_processes(
+        self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False
+    ) -> Any:
+        """Collective. Tensors padded with ``pad_index`` along ``dim`` to the longest of all ranks."""
+        return operations.pad_across_processes(tensor, dim=dim, pad_index=pad_index, pad_first=pad_first)
+
+    def set_trigger(self: Facade) -> None:
+        """Raises a flag on this rank, which :meth:`check_trigger` shows to all."""
+        self.flag_tensor = torch.ones((), dtype=torch.int32, device=self.device)
+
+    def check_trigger(self: Facade) -> bool:
+        """Collective. Whether some rank raised the flag since the last check that said so; then it is lowered."""
+        flag = self.flag_tensor if self.flag_tensor is not None else torch.zeros((), dtype=torch.int32)
+        raised = int(operations.reduce(flag.to(self.device), "sum").item()) > 0
+        if raised:
+            self.flag_tensor = None
+        return raised
+
+
+def _only_tensors(data: Any) -> bool:
+    """Whether ``data`` is tensors in containers, at least one."""
+    if isinstance(data, torch.Tensor):
+        return True
+    if isinstance(data, (list, tuple)):
+        return bool(data) and all(_only_tensors(item) for item in data)
+    if isinstance(data, dict) or hasattr(data, "keys"):
+        return bool(data) and all(_only_tensors(data[key]) for key in data)
+    return False

@@ -1,0 +1,196 @@
+"""The optimizer that ``prepare`` returns: it steps when gradients are complete, and knows whether it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from accelerate import runtime
+from accelerate.comm.nested import honor_type
+
+if TYPE_CHECKING:
+    from accelerate.precision.base import Precision
+
+__all__ = ["AcceleratedOptimizer", "move_to_device", "patch_optimizer_step"]
+
+
+def move_to_device(state: Any, device: torch.device) -> Any:
+    """A nested state with every tensor on ``device``."""
+    if isinstance(state, (list, tuple)):
+        return honor_type(state, (move_to_device(item, device) for item in state))
+    if isinstance(state, dict):
+        return type(state)({key: move_to_device(item, device) for key, item in state.items()})
+    return state.to(device) if isinstance(state, torch.Tensor) else state
+
+
+def patch_optimizer_step(accelerated_optimizer: AcceleratedOptimizer, method: Callable[..., Any]) -> Callable[..., Any]:
+    """``method`` in a wrapper that notes on ``accelerated_optimizer`` that the bare step ran."""
+
+    def patched_step(*args: Any, **kwargs: Any) -> Any:
+        accelerated_optimizer._accelerate_step_called = True
+        return method(*args, **kwargs)
+
+    return patched_step
+
+
+class AcceleratedOptimizer(torch.optim.Optimizer):
+    """A torch optimizer in front of another one.
+
+    ``step`` and ``zero_grad`` do nothing while gradients are still being accumulated. ``step`` goes through the job's
+    precision, which may skip it (non-finite float16 gradients); then ``step_was_skipped`` is True until the next step.
+
+    Args:
+        optimizer: The bare optimizer.
+        device_placement: Whether its state is moved to the rank's device now.
+        scaler: A gradient scaler to step through when there is no job precision.
+    """
+
+    # torch.optim.Optimizer.__init__ is not called: parameters, state and hooks are those of the inner optimizer.
+    def __init__(self, optimizer: torch.optim.Optimizer, device_placement: bool = True, scaler: Any = None) -> None:
+        from accelerate.state import AcceleratorState, GradientState
+
+        self.optimizer = optimizer
+        self.scaler = scaler
+        self.accelerator_state = AcceleratorState()
+        self.gradient_state = GradientState()
+        self.device_placement = device_placement
+        self._is_overflow = False
+        self._window: Any = None
+        self._before_step: Callable[[], None] | None = None
+        self._precision = self._choose_precision(scaler)
+        self._accelerate_step_called = False
+        self._optimizer_original_step_method = optimizer.step
+        self._optimizer_patched_step_method = patch_optimizer_step(self, optimizer.step)
+        if device_placement and optimizer.state:
+            self._place_state()
+
+    @staticmethod
+    def _choose_precision(scaler: Any) -> Precision | None:
+        held = runtime.find()
+        precision = held.precision if held is not None else None
+        if scaler is None or (precision is not None and precision.scaler is scaler):
+            return precision
+        from accelerate.precision.autocast import ScaledPrecision
+
+        device = held.device if held is not None else torch.device("cpu")
+        return ScaledPrecision(device, {}, scaler)
+
+    def _place_state(self) -> None:
+        for parameter, state in self.optimizer.state.items():
+            for key, value in state.items():
+                if isinstance(value, torch.Tensor) and key != "step":
+                    state[key] = value.to(parameter.device)
+
+    @property
+    def state(self) -> Any:
+        return self.optimizer.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self.optimizer.state = state
+
+    @property
+    def param_groups(self) -> Any:
+        return self.optimizer.param_groups
+
+    @param_groups.setter
+    def param_groups(self, param_groups: Any) -> None:
+        self.optimizer.param_groups = param_groups
+
+    @property
+    def defaults(self) -> Any:
+        return self.optimizer.defaults
+
+    @defaults.setter
+    def defaults(self, defaults: Any) -> None:
+        self.optimizer.defaults = defaults
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "optimizer":
+            raise AttributeError(name)
+        return getattr(self.optimizer, name)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.optimizer!r})"
+
+    @property
+    def gradients_complete(self) -> bool:
+        """Whether the window this optimizer's model is in has closed, so that a step is due."""
+        window = self._window
+        return bool(self.gradient_state.sync_gradients if window is None else window.closed)
+
+    @property
+    def step_was_skipped(self) -> bool:
+        """Whether the last due step was skipped because gradients were not finite."""
+        return self._is_overflow
+
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """Steps the inner optimizer if gradients are complete. Collective under a sharded strategy."""
+        if not self.gradients_complete:
+            return
+        if self._before_step is not None:
+            self._before_step()
+        if self._precision is None:
+            self.optimizer.step() if closure is None else self.optimizer.step(closure)
+        else:
+            self._is_overflow = not self._precision.step(self.optimizer, closure)
+
+    def zero_grad(self, set_to_none: bool | None = None) -> None:  # type: ignore[override]
+        """Clears gradients if they are complete, that is, not in the middle of a window."""
+        if not self.gradients_complete:
+            return
+        if set_to_none is None:
+            self.optimizer.zero_grad()
+        else:
+            self.optimizer.zero_grad(set_to_none=set_to_none)
+
+    def train(self) -> Any:
+        """Puts a schedule-free optimizer into training mode; others have no modes."""
+        method = getattr(self.optimizer, "train", None)
+        return method() if callable(method) else None
+
+    def eval(self) -> Any:
+        """Puts a schedule-free optimizer into evaluation mode; others have no modes."""
+        method = getattr(self.optimizer, "eval", None)
+        return method() if callable(method) else None
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        self.optimizer.add_param_group(param_group)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state_dict)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.optimizer.state_dict()
+
+    def register_step_pre_hook(self, hook: Any) -> Any:
+        return self.optimizer.register_step_pre_hook(hook)
+
+    def register_step_post_hook(self, hook: Any) -> Any:
+        return self.optimizer.register_step_post_hook(hook)
+
+    def register_state_dict_pre_hook(self, hook: Any, prepend: bool = False) -> Any:
+        return self.optimizer.register_state_dict_pre_hook(hook, prepend)
+
+    def register_state_dict_post_hook(self, hook: Any, prepend: bool = False) -> Any:
+        return self.optimizer.register_state_dict_post_hook(hook, prepend)
+
+    def register_load_state_dict_pre_hook(self, hook: Any, prepend: bool = False) -> Any:
+        return self.optimizer.register_load_state_dict_pre_hook(hook, prepend)
+
+    def register_load_state_dict_post_hook(self, hook: Any, prepend: bool = False) -> Any:
+        return self.optimizer.register_load_state_dict_post_hook(hook, prepend)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A learning-rate scheduler of torch replaces `step` on the instance; the replacement cannot be pickled.
+        left_out = {"step", "_before_step", "_window", "_optimizer_original_step_method", "_optimizer_patched_step_method"}
+        return {key: value for key, value in self.__dict__.items() if key not in left_out}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._window = None
+        self._before_step = None
+        self._optimizer_original_step_method = self.optimizer.step
+        self._optimizer_patched_step_method = patch_optimizer_step(self, self.optimizer.step)
