@@ -9,6 +9,7 @@
     ├── NotBuiltError(NotImplementedError)  a promised name whose capability is not there yet
     ├── MissingPackageError(ImportError)    an optional package is absent or too old
     ├── StateError(RuntimeError)            a call at the wrong time, or a state that differs from the one in use
+    │   └── NotSetUpError(AttributeError)   an attribute of a state that was not set up, or was reset
     ├── TopologyError(RuntimeError)         the processes do not form the one group that was asked for
     ├── DeviceError(RuntimeError)           the device asked for is not there
     ├── PrepareError(ValueError)            what was given to prepare cannot be prepared together
@@ -40,6 +41,7 @@ __all__ = [
     "MisplacedArgumentError",
     "MissingPackageError",
     "NotBuiltError",
+    "NotSetUpError",
     "PickleRefusedError",
     "PrepareError",
     "RankLeftError",
@@ -83,6 +85,10 @@ class MissingPackageError(AccelerateError, ImportError):
 
 class StateError(AccelerateError, RuntimeError):
     """A call came too early or too late, or asks for a state that differs from the one in use."""
+
+
+class NotSetUpError(StateError, AttributeError):
+    """An attribute of a state was read before the state was set up, or after it was reset."""
 
 
 class TopologyError(AccelerateError, RuntimeError):

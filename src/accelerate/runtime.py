@@ -51,7 +51,8 @@ class Runtime:
 class Slots:
     """Everything process-wide: the Runtime, and the dictionaries that the public state classes share.
 
-    ``topology`` is told by whoever runs several ranks in one process; None where the environment tells it.
+    ``topology`` is told by whoever runs several ranks in one process; None where the environment tells it. ``frames``
+    and ``ambient`` belong to :mod:`accelerate.comm.here`, ``seed`` to :mod:`accelerate.devices.rng`.
     """
 
     runtime: Runtime | None = None
@@ -59,6 +60,9 @@ class Slots:
     partial: dict[str, Any] = field(default_factory=dict)
     accelerator: dict[str, Any] = field(default_factory=dict)
     gradient: dict[str, Any] = field(default_factory=dict)
+    frames: Any | None = None
+    ambient: Any | None = None
+    seed: Any | None = None
 
 
 _process = Slots()
@@ -99,7 +103,7 @@ def install(runtime: Runtime) -> Runtime:
 def reset() -> None:
     """Forgets the Runtime and empties the shared dictionaries. The process group is left as it is."""
     held = slots()
-    held.runtime = None
+    held.runtime = held.frames = held.ambient = None
     for shared in (held.partial, held.accelerator, held.gradient):
         shared.clear()
 

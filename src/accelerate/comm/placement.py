@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from accelerate.comm.nested import honor_type, leaves, rebuild, recursively_apply
+from accelerate.comm.structure import honor_type, leaves, rebuild, recursively_apply
 
 __all__ = ["ConvertOutputsToFp32", "convert_outputs_to_fp32", "convert_to_fp32", "send_to_device"]
 

@@ -131,7 +131,7 @@ class VendorBackend(DeviceBackend):
         if not self._loaded():
             return False
         if self.type == "cuda":
-            # device_count asks the driver's management library, which starts nothing in this process: it may fork later.
+            # device_count asks the driver's management library, which starts nothing here: the process may fork later.
             return torch.cuda.device_count() > 0
         return bool(self.module.is_available())
 

@@ -1,0 +1,50 @@
+"""Where in the user's program a call came from, for messages."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import FrameType
+
+__all__ = ["user_frame", "user_line"]
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent)
+_SCRIPTS = str(Path(_PACKAGE) / "test_utils")
+_STANDARD = str(Path(threading_file).parent) if (threading_file := sys.modules["functools"].__file__) else ""
+
+
+@cache
+def _internal(filename: str) -> bool:
+    """Whether a file belongs to the library, to torch or to Python itself."""
+    if filename.startswith("<"):
+        return True
+    torch_file = getattr(sys.modules.get("torch"), "__file__", None)
+    path = str(Path(filename).resolve())
+    if path.startswith(_PACKAGE):
+        return not path.startswith(_SCRIPTS)
+    if torch_file is not None and path.startswith(str(Path(torch_file).resolve().parent)):
+        return True
+    return bool(_STANDARD) and path.startswith(_STANDARD) and "site-packages" not in path
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def user_frame(start: FrameType | None = None) -> FrameType | None:
+    """The innermost frame outside the library, torch and Python's own modules, seen from ``start`` (or the caller)."""
+    return next(
+        (frame for frame in _outwards(start or sys._getframe(1)) if not _internal(frame.f_code.co_filename)), None
+    )
+
+
+def user_line(start: FrameType | None = None) -> str:
+    """``file.py:12 in train`` for the line of user code that is running, or ``unknown place``."""
+    frame = user_frame(start or sys._getframe(1))
+    if frame is None:
+        return "unknown place"
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"

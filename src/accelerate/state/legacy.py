@@ -1,0 +1,36 @@
+"""The ``DistributedType`` that a process reports before a strategy was chosen."""
+
+from __future__ import annotations
+
+from accelerate import env
+from accelerate.config.enums import DistributedType
+from accelerate.topology import Topology
+
+__all__ = ["by_device", "reported"]
+
+_BY_DEVICE = {
+    "cpu": DistributedType.MULTI_CPU,
+    "mps": DistributedType.MULTI_CPU,
+    "xla": DistributedType.XLA,
+    "npu": DistributedType.MULTI_NPU,
+    "mlu": DistributedType.MULTI_MLU,
+    "sdaa": DistributedType.MULTI_SDAA,
+    "musa": DistributedType.MULTI_MUSA,
+    "xpu": DistributedType.MULTI_XPU,
+    "hpu": DistributedType.MULTI_HPU,
+    "neuron": DistributedType.MULTI_NEURON,
+}
+
+
+def by_device(device_type: str) -> DistributedType:
+    """What plain data parallelism on such a device is called."""
+    return _BY_DEVICE.get(device_type, DistributedType.MULTI_GPU)
+
+
+def reported(topology: Topology, device_type: str) -> DistributedType:
+    """What to report for this process. DeepSpeed is known from the environment before anything else is."""
+    if env.flag("ACCELERATE_USE_DEEPSPEED"):
+        return DistributedType.DEEPSPEED
+    if device_type == "xla":
+        return DistributedType.XLA
+    return by_device(device_type) if topology.world_size > 1 else DistributedType.NO
