@@ -158,7 +158,7 @@ class FullyShardedDataParallelPlugin:
         """Completes a policy by layer class or by size for ``model``; any other callable is left as it is.
 
         Raises:
-            ConfigError: the model has no layers of the classes named, or names none itself.
+            ConfigError: the model has no layers of a class that was named.
         """
         name = policy_name(self.auto_wrap_policy)
         if name == "TRANSFORMER_BASED_WRAP":

@@ -6,9 +6,17 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from accelerate.config.notice import notice
 from accelerate.errors import ConfigError
 
-__all__ = ["get_module_class_from_name", "layer_classes", "layer_policy", "policy_function", "policy_name", "size_policy"]
+__all__ = [
+    "get_module_class_from_name",
+    "layer_classes",
+    "layer_policy",
+    "policy_function",
+    "policy_name",
+    "size_policy",
+]
 
 
 def get_module_class_from_name(module: Any, name: str) -> type | None:
@@ -25,30 +33,33 @@ def get_module_class_from_name(module: Any, name: str) -> type | None:
 def layer_classes(model: Any, names: Iterable[str] | None) -> set[type]:
     """The classes of a model's layers by name; without names, those that a transformers model lists itself.
 
+    A model that lists none is one unit as a whole, which is said once.
+
     Raises:
-        ConfigError: no name is given or known of, or one of those given is not in the model.
+        ConfigError: a name that was given is not in the model.
     """
-    given = list(names or ())
-    listed = [] if given else sorted(getattr(model, "_no_split_modules", None) or ())
-    if not given and not listed:
-        raise ConfigError(
-            f"Units by layer class were asked for (TRANSFORMER_BASED_WRAP), but {type(model).__name__} does not list "
-            "its layers. Name them: transformer_cls_names_to_wrap=['MyLayer'], or "
-            "--fsdp_transformer_layer_cls_to_wrap MyLayer."
-        )
     found: set[type] = set()
-    for name in given or listed:
+    for name in names or ():
         layer = get_module_class_from_name(model, name)
-        if layer is not None:
-            found.add(layer)
-        elif given:
+        if layer is None:
             present = sorted({type(module).__name__ for module in model.modules()})
             raise ConfigError(
                 f"Layer class {name!r} is to become a unit, but {type(model).__name__} has none. "
                 f"It has {', '.join(present)}."
             )
+        found.add(layer)
+    if names:
+        return found
+    for name in sorted(getattr(model, "_no_split_modules", None) or ()):
+        layer = get_module_class_from_name(model, name)
+        if layer is not None:
+            found.add(layer)
     if not found:
-        raise ConfigError(f"{type(model).__name__} lists the layers {listed}, but has none of them.")
+        notice(
+            f"Units by layer class were asked for (TRANSFORMER_BASED_WRAP), but {type(model).__name__} does not list "
+            "its layers, so it becomes one unit. To cut it, name them: transformer_cls_names_to_wrap=['MyLayer'], or "
+            "--fsdp_transformer_layer_cls_to_wrap MyLayer."
+        )
     return found
 
 
