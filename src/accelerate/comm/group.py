@@ -35,6 +35,8 @@ class ProcessGroupCollectives:
     ) -> None:
         found: Any = group if group is not None else dist.group.WORLD
         self.group = found
+        # Named so since torch 2.13; a bare backend still has the older name only.
+        self._gather: Any = getattr(found, "all_gather_single", None) or found._allgather_base
         self.rank: int = found.rank()
         self.size: int = found.size()
         self.device = device if device is not None else torch.device("cpu")
@@ -47,7 +49,7 @@ class ProcessGroupCollectives:
             data = data.reshape(-1).view(torch.uint8)
         rows = data.new_empty(self.size * data.numel())
         if data.numel():
-            self._wait(self.group._allgather_base(rows, data.reshape(-1)))
+            self._wait(self._gather(rows, data.reshape(-1)))
         return self._returned(rows.view(tensor.dtype).view(self.size, *tensor.shape), tensor)
 
     def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> torch.Tensor:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import pickle
 import struct
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ from accelerate.comm.spec import Spec, flatten, restore, words
 
 __all__ = [
     "CannotPadNestedTensorWarning",
+    "GatheredParameters",
     "any_rank",
     "barrier",
     "broadcast",
@@ -37,6 +40,20 @@ __all__ = [
 
 class CannotPadNestedTensorWarning(UserWarning):
     """A nested tensor was left as it is, because it has no single size to pad to."""
+
+
+@contextmanager
+def GatheredParameters(  # noqa: N802 - a public name
+    params: Any, modifier_rank: int | None = None, fwd_module: Any | None = None, enabled: bool = True
+) -> Iterator[None]:
+    """Collective under DeepSpeed's ZeRO stage 3, where ``params`` are whole inside the block; elsewhere they always
+    are. Changes made on rank ``modifier_rank`` go to all ranks at the end."""
+    engine = sys.modules.get("deepspeed")  # sharded parameters exist only after it was imported
+    if engine is None:
+        yield
+        return
+    with engine.zero.GatheredParameters(params, modifier_rank=modifier_rank, fwd_module=fwd_module, enabled=enabled):
+        yield
 
 
 def barrier() -> None:

@@ -26,6 +26,14 @@ class RngPort(Protocol):
         """Seeds every generator of this kind."""
         ...
 
+    def get_current(self) -> torch.Tensor | None:
+        """The state of the generator of the device in use, as a CPU tensor; None where it has none of its own."""
+        ...
+
+    def set_current(self, state: torch.Tensor) -> None:
+        """Restores what ``get_current`` returned."""
+        ...
+
 
 class MemoryPort(Protocol):
     """Memory of one kind of device, in bytes."""

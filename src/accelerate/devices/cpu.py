@@ -22,6 +22,12 @@ class _CpuRng:
     def seed(self, seed: int) -> None:
         return None
 
+    def get_current(self) -> torch.Tensor | None:
+        return None
+
+    def set_current(self, state: torch.Tensor) -> None:
+        return None
+
 
 class _CpuMemory:
     """Main memory. The peak is the largest resident size seen by the operating system since the process started, or,

@@ -74,6 +74,13 @@ class _Rng:
         module = self._owner.module
         (getattr(module, "manual_seed_all", None) or module.manual_seed)(seed)
 
+    def get_current(self) -> torch.Tensor | None:
+        state: torch.Tensor = self._owner.module.get_rng_state()
+        return state.cpu()
+
+    def set_current(self, state: torch.Tensor) -> None:
+        self._owner.module.set_rng_state(state)
+
 
 class _Memory:
     def __init__(self, owner: VendorBackend) -> None:

@@ -27,6 +27,12 @@ class _XlaRng:
     def seed(self, seed: int) -> None:
         _xm().set_rng_state(seed)
 
+    def get_current(self) -> torch.Tensor | None:
+        return torch.tensor(self.get_state())
+
+    def set_current(self, state: torch.Tensor) -> None:
+        self.set_state(int(state.item()))
+
 
 class _XlaMemory:
     def empty_cache(self) -> None:

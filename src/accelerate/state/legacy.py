@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from accelerate import env
+from accelerate import devices, env
 from accelerate.config.enums import DistributedType
 from accelerate.topology import Topology
 
-__all__ = ["by_device", "reported"]
+__all__ = ["by_device", "get_current_device_type", "reported"]
 
 _BY_DEVICE = {
     "cpu": DistributedType.MULTI_CPU,
@@ -34,3 +34,11 @@ def reported(topology: Topology, device_type: str) -> DistributedType:
     if device_type == "xla":
         return DistributedType.XLA
     return by_device(device_type) if topology.world_size > 1 else DistributedType.NO
+
+
+def get_current_device_type() -> tuple[str, str]:
+    """The kind of accelerator of this machine and the name of data parallelism on it; ("cuda", "MULTI_GPU") where there
+    is none, which is what a launch assumes."""
+    found = devices.choose().type
+    kind = found if found != "cpu" else "cuda"
+    return kind, by_device(kind).value
