@@ -26,7 +26,7 @@ TEST_SHARE = 5
 
 
 def data(seed: int) -> tuple[TensorDataset, TensorDataset]:
-    """The images (float32, N x 1 x 8 x 8, in 0 to 1) with their digits; a fifth of them, picked by ``seed``, to test."""
+    """Images (float32, N x 1 x 8 x 8, 0 to 1) with their digits; ``seed`` picks the fifth of them to test with."""
     digits = load_digits()
     images = torch.from_numpy(digits.images.astype(np.float32) / 16).unsqueeze(1)
     labels = torch.from_numpy(digits.target.astype(np.int64))

@@ -1,0 +1,230 @@
+"""What is measured, and how much it may cost."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.measure import Interpreter, Ran, Samples, take_turns
+
+__all__ = ["CASES", "Case", "Row"]
+
+WORKERS = Path(__file__).parent / "workers"
+EMPTY = str(WORKERS / "empty.py")
+
+Commands = dict[tuple[Interpreter, str], Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One implementation in one case.
+
+    ``cost`` is the ratio subject / baseline, or where ``unit`` is "ms" their difference in milliseconds. ``best`` is
+    the same of the smallest values. Only ``cost`` is held against ``limit``.
+    """
+
+    case: str
+    what: str
+    implementation: str
+    baseline: float
+    subject: float
+    cost: float
+    best: float
+    limit: float
+    unit: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether the cost is within the limit."""
+        return self.cost <= self.limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Something to measure: ``measure(interpreters, repeats)`` gives a row for each interpreter or more."""
+
+    name: str
+    about: str
+    measure: Callable[[str, list[Interpreter], int], list[Row]]
+    repeats: int
+
+
+def _row(
+    case: str, what: str, who: Interpreter, baseline: Samples, subject: Samples, limit: float, unit: str = "x"
+) -> Row:
+    def cost(base: float, own: float) -> float:
+        return own / base if unit == "x" else (own - base) * 1000
+
+    return Row(
+        case=case,
+        what=what,
+        implementation=who.name,
+        baseline=baseline.median,
+        subject=subject.median,
+        cost=cost(baseline.median, subject.median),
+        best=cost(baseline.best, subject.best),
+        limit=limit,
+        unit=unit,
+    )
+
+
+def _worker(
+    name: str,
+    interpreters: list[Interpreter],
+    repeats: int,
+    *,
+    file: str,
+    arguments: Sequence[str] = (),
+    ranks: int = 1,
+    pairs: Sequence[tuple[str, str, str, float]],
+) -> list[Row]:
+    """A program that takes its own times, baseline and subject in turns, and prints them; its runs are put together.
+
+    ``pairs`` holds, for each row, its description, the two keys of the program's report, and the limit.
+    """
+    commands: Commands = {}
+    for who in interpreters:
+        start = [who.python]
+        if ranks > 1:
+            start += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
+        commands[who, file] = [*start, str(WORKERS / file), *arguments]
+    rows = []
+    for who, runs in take_turns(commands, repeats, warmup=0).items():
+        reports = [ran.data() for ran in runs[file]]
+        for what, base, own, limit in pairs:
+            baseline = Samples([value for report in reports for value in report[base]])
+            subject = Samples([value for report in reports for value in report[own]])
+            rows.append(_row(name, what, who, baseline, subject, limit))
+    return rows
+
+
+def _cpu(runs: list[Ran]) -> Samples:
+    return Samples([ran.cpu for ran in runs])
+
+
+def _wall(runs: list[Ran]) -> Samples:
+    return Samples([ran.wall for ran in runs])
+
+
+def _launch(who: Interpreter, processes: int, script: str) -> list[str]:
+    # Everything is given, so that no configuration file of this machine has a say.
+    given = {"num_processes": processes, "num_machines": 1, "mixed_precision": "no", "dynamo_backend": "no"}
+    flags = [text for name, value in given.items() for text in (f"--{name}", str(value))]
+    return [who.script("accelerate"), "launch", "--cpu", *flags, script]
+
+
+def _imports(name: str, interpreters: list[Interpreter], repeats: int) -> list[Row]:
+    programs = {
+        "nothing": "pass",
+        "package": "import accelerate",
+        "torch": "import torch",
+        "class": "from accelerate import Accelerator",
+    }
+    commands: Commands = {
+        (who, key): [who.python, "-c", program] for who in interpreters for key, program in programs.items()
+    }
+    rows = []
+    for who, runs in take_turns(commands, repeats).items():
+        own = {key: _cpu(ran) for key, ran in runs.items()}
+        rows.append(_row(name, "import accelerate over nothing", who, own["nothing"], own["package"], 60, "ms"))
+        rows.append(_row(name, "Accelerator over import torch", who, own["torch"], own["class"], 150, "ms"))
+    return rows
+
+
+def _help(name: str, interpreters: list[Interpreter], repeats: int) -> list[Row]:
+    commands: Commands = {(who, "help"): [who.script("accelerate"), "--help"] for who in interpreters}
+    return [
+        _row(name, "accelerate --help, processor time", who, Samples([0.0]), _cpu(runs["help"]), 250, "ms")
+        for who, runs in take_turns(commands, repeats).items()
+    ]
+
+
+def _launch_empty(name: str, interpreters: list[Interpreter], repeats: int) -> list[Row]:
+    commands: Commands = {}
+    for who in interpreters:
+        commands[who, "python"] = [who.python, EMPTY]
+        commands[who, "launch"] = _launch(who, 1, EMPTY)
+    return [
+        _row(name, "launch of an empty script over python", who, _cpu(runs["python"]), _cpu(runs["launch"]), 150, "ms")
+        for who, runs in take_turns(commands, repeats).items()
+    ]
+
+
+def _launch_two(name: str, interpreters: list[Interpreter], repeats: int) -> list[Row]:
+    script = str(WORKERS / "group.py")
+    commands: Commands = {}
+    for who in interpreters:
+        commands[who, "torchrun"] = [who.script("torchrun"), "--standalone", "--nproc_per_node=2", script]
+        commands[who, "launch"] = _launch(who, 2, script)
+    rows = []
+    for who, runs in take_turns(commands, repeats).items():
+        raw, own = runs["torchrun"], runs["launch"]
+        rows.append(_row(name, "two processes over torchrun, clock", who, _wall(raw), _wall(own), 1.05))
+        rows.append(_row(name, "two processes over torchrun, processor time", who, _cpu(raw), _cpu(own), 1.05))
+    return rows
+
+
+def _case(name: str, about: str, measure: Callable[[str, list[Interpreter], int], list[Row]], repeats: int) -> Case:
+    return Case(name=name, about=about, measure=measure, repeats=repeats)
+
+
+CASES: dict[str, Case] = {
+    case.name: case
+    for case in (
+        _case(
+            "loop_single",
+            "a training loop on a tiny network, one process",
+            functools.partial(
+                _worker,
+                file="loop.py",
+                pairs=[
+                    ("prepared loop over plain loop", "plain/cpu", "prepared/cpu", 1.10),
+                    ("with accumulate() and clipping", "plain_clip/cpu", "prepared_clip/cpu", 1.15),
+                ],
+            ),
+            3,
+        ),
+        _case(
+            "loop_ddp",
+            "the same on two processes",
+            functools.partial(
+                _worker,
+                file="loop.py",
+                ranks=2,
+                pairs=[
+                    ("prepared loop over raw DDP", "plain", "prepared", 1.05),
+                    ("the same, processor time", "plain/cpu", "prepared/cpu", 1.05),
+                ],
+            ),
+            3,
+        ),
+        _case(
+            "loader",
+            "iterating a loader of nested batches",
+            functools.partial(
+                _worker, file="loader.py", pairs=[("prepared loader over plain", "plain/cpu", "prepared/cpu", 1.08)]
+            ),
+            3,
+        ),
+        _case(
+            "gather",
+            "gathering what a metric needs, two processes",
+            functools.partial(
+                _worker,
+                file="gather.py",
+                ranks=2,
+                pairs=[
+                    ("gather_for_metrics of two tensors over two all_gathers", "plain", "prepared", 1.5),
+                    ("the same, processor time", "plain/cpu", "prepared/cpu", 1.5),
+                ],
+            ),
+            3,
+        ),
+        _case("import_time", "importing the package, and its main class", _imports, 7),
+        _case("cli_help", "accelerate --help", _help, 5),
+        _case("launch_empty", "accelerate launch of an empty script", _launch_empty, 5),
+        _case("launch_two", "accelerate launch of two processes that form a group", _launch_two, 3),
+    )
+}
