@@ -15,6 +15,7 @@ from accelerate.config.fsdp import FullyShardedDataParallelPlugin
 from accelerate.config.handlers import (
     AutocastKwargs,
     DistributedDataParallelKwargs,
+    GradientAccumulationPlugin,
     GradScalerKwargs,
     InitProcessGroupKwargs,
     ProfileKwargs,
@@ -22,6 +23,7 @@ from accelerate.config.handlers import (
 from accelerate.config.megatron import MegatronLMPlugin
 from accelerate.config.parallelism import ParallelismConfig
 from accelerate.config.precision import AORecipeKwargs, FP8RecipeKwargs, MSAMPRecipeKwargs, TERecipeKwargs
+from accelerate.config.project import ProjectConfiguration
 from accelerate.errors import ConfigError, MisplacedArgumentError
 
 __all__ = [

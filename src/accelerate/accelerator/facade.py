@@ -81,6 +81,9 @@ class Accelerator(
         ConfigError: settings contradict one another, or the launch. A ValueError.
     """
 
+    _item_unit: float | None
+    flag_tensor: torch.Tensor | None
+
     def __init__(
         self,
         device_placement: bool = True,
@@ -156,9 +159,9 @@ class Accelerator(
         self._default_window = Window()
         self._window = self._default_window
         self._windows: dict[tuple[int, ...], Window] = {}
-        self._item_unit: float | None = None
+        self._item_unit = None
         self._micro_items: Any = None
-        self.flag_tensor: torch.Tensor | None = None
+        self.flag_tensor = None
         self.step = 0
         self._start_persistence()
 

@@ -51,9 +51,7 @@ class GatherMixin:
         """Collective. Every rank's tensors reduced by ``reduction`` ("sum", "mean" or "none"), then scaled."""
         return operations.reduce(tensor, reduction, scale)
 
-    def pad_across_processes(
-        self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False
-    ) -> Any:
+    def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:
         """Collective. Tensors padded with ``pad_index`` along ``dim`` to the longest of all ranks."""
         return operations.pad_across_processes(tensor, dim=dim, pad_index=pad_index, pad_first=pad_first)
 

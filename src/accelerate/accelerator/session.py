@@ -49,7 +49,7 @@ class SessionMixin:
         """
         models = [getattr(model, "_orig_mod", model) for model in joinables]
         able = [model for model in models if hasattr(model, "join_hook")]
-        samplers = [getattr(loader, "batch_sampler", None) for loader in self._dataloaders]
+        samplers: list[Any] = [getattr(loader, "batch_sampler", None) for loader in self._dataloaders]
         shown = [sampler for sampler in samplers if hasattr(sampler, "even_batches")]
         before = [sampler.even_batches for sampler in shown]
         if even_batches is not None:
@@ -91,11 +91,8 @@ class SessionMixin:
         if folder is not None:
             from pathlib import Path
 
-            from accelerate.config.constants import PROFILE_PATTERN_NAME
-
             Path(folder).mkdir(parents=True, exist_ok=True)
-            name = PROFILE_PATTERN_NAME.format(suffix=self.process_index)
-            profiler.export_chrome_trace(str(Path(folder) / name))
+            profiler.export_chrome_trace(str(Path(folder) / f"profile_{self.process_index}.json"))
             self.wait_for_everyone()
 
     def free_memory(self: Facade, *objects: Any) -> list[Any]:

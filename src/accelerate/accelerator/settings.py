@@ -68,7 +68,7 @@ class SettingsMixin:
 
     @property
     def mixed_precision(self: Facade) -> str:
-        """"no", "fp16", "bf16" or "fp8"."""
+        """ "no", "fp16", "bf16" or "fp8"."""
         return str(self.state.mixed_precision)
 
     @property

@@ -168,7 +168,7 @@ class AcceleratorState:
         if name is None:
             raise ValueError("select_deepspeed_plugin() needs the name of a plugin.")
         chosen = self.get_deepspeed_plugin(name)
-        for plugin in self._deepspeed_plugins.values():
+        for plugin in (self._deepspeed_plugins or {}).values():
             plugin._unselect()
         chosen.select(_from_accelerator_state=True)
 
@@ -176,9 +176,7 @@ class AcceleratorState:
     def is_fsdp2(self) -> bool:
         """Whether the strategy in use is FSDP version 2."""
         plugin = self.__dict__.get("fsdp_plugin")
-        return (
-            self.__dict__.get("distributed_type") == DistributedType.FSDP and getattr(plugin, "fsdp_version", 1) == 2
-        )
+        return self.__dict__.get("distributed_type") == DistributedType.FSDP and getattr(plugin, "fsdp_version", 1) == 2
 
     @property
     def fork_launched(self) -> bool:

@@ -29,7 +29,7 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         try:
-            return super().forward(*inputs, **kwargs)
+            return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             if _UNFINISHED not in str(error):
                 raise
@@ -78,8 +78,9 @@ class DdpStrategy(Strategy[None]):
 
     def no_sync(self, model: torch.nn.Module) -> AbstractContextManager[Any]:
         wrapper = getattr(model, "_orig_mod", model)
-        context: AbstractContextManager[Any] = wrapper.no_sync() if hasattr(wrapper, "no_sync") else nullcontext()
-        return context
+        if not isinstance(wrapper, torch.nn.parallel.DistributedDataParallel):
+            return nullcontext()
+        return wrapper.no_sync()
 
     @contextmanager
     def trigger_sync(self, model: torch.nn.Module) -> Iterator[None]:

@@ -185,7 +185,13 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         # A learning-rate scheduler of torch replaces `step` on the instance; the replacement cannot be pickled.
-        left_out = {"step", "_before_step", "_window", "_optimizer_original_step_method", "_optimizer_patched_step_method"}
+        left_out = {
+            "step",
+            "_before_step",
+            "_window",
+            "_optimizer_original_step_method",
+            "_optimizer_patched_step_method",
+        }
         return {key: value for key, value in self.__dict__.items() if key not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from accelerate.checkpoint.naming import canonical_name
+from accelerate.checkpoint.naming import canonical_parameters
 from accelerate.errors import PrepareError
 
 __all__ = ["Rebinding"]
@@ -25,8 +25,8 @@ class Rebinding:
         self._optimizers = [_bare(optimizer) for optimizer in optimizers]
         owners: dict[int, tuple[int, str]] = {}
         for index, model in enumerate(models):
-            for name, parameter in model.named_parameters():
-                owners.setdefault(id(parameter), (index, canonical_name(name)))
+            for name, parameter in canonical_parameters(model):
+                owners.setdefault(id(parameter), (index, name))
         self._keys = [
             [[owners.get(id(p)) for p in group["params"]] for group in optimizer.param_groups]
             for optimizer in self._optimizers
@@ -41,9 +41,9 @@ class Rebinding:
             PrepareError: a parameter an optimizer steps has no successor of the same name.
         """
         successors = {
-            (index, canonical_name(name)): parameter
+            (index, name): parameter
             for index, model in enumerate(models)
-            for name, parameter in model.named_parameters()
+            for name, parameter in canonical_parameters(model)
         }
         for optimizer, keys in zip(self._optimizers, self._keys, strict=True):
             for group, names in zip(optimizer.param_groups, keys, strict=True):

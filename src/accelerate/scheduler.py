@@ -1,0 +1,3 @@
+"""The public path of the scheduler wrapper."""
+
+from accelerate.strategies.scheduler import AcceleratedScheduler as AcceleratedScheduler
