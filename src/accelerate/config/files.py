@@ -23,6 +23,7 @@ __all__ = [
     "find_config_file",
     "is_deepspeed_config",
     "read_config_file",
+    "read_raw",
 ]
 
 DROPPED = {
@@ -110,6 +111,19 @@ def find_config_file(given: str | Path | None) -> Path | None:
 
 
 # ---- reading
+
+
+def read_raw(path: Path) -> dict[str, Any]:
+    """The content of a YAML or JSON file as it is."""
+    import yaml
+
+    text = path.read_text(encoding="utf-8")
+    data = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: a configuration file is a mapping of keys to values.")
+    return data
 
 
 def _leaves(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, int]]:

@@ -135,7 +135,6 @@ class RunConfig:
         None,
         kind=WHOLE,
         env="ACCELERATE_NUM_PROCESSES",
-        flag_aliases=(),
         group=PROCESSES,
         help="Processes in all, over all machines. Default: one for each device.",
         ask="How many processes in all?",
@@ -176,17 +175,13 @@ class RunConfig:
     machine_rank: int = option(
         0,
         kind=WHOLE,
-        env=None,
         group=MACHINES_GROUP,
         cli_default=None,
         help="Number of this machine, from 0.",
         ask="What is the number of this machine (0 is the first)?",
     )
     main_process_ip: str | None = option(
-        None,
-        group=MACHINES_GROUP,
-        help="Address of the first machine.",
-        ask="Address of the first machine?",
+        None, group=MACHINES_GROUP, help="Address of the first machine.", ask="Address of the first machine?"
     )
     main_process_port: int | None = option(
         None,
@@ -307,11 +302,7 @@ class RunConfig:
         help="Times that the processes are started again after a failure.",
     )
     monitor_interval: float = option(
-        0.1,
-        kind=NUMBER,
-        yaml=None,
-        group=WATCHING,
-        help="Seconds between two looks at the processes.",
+        0.1, kind=NUMBER, yaml=None, group=WATCHING, help="Seconds between two looks at the processes."
     )
     resume: str | None = option(
         None,
