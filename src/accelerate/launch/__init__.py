@@ -1,0 +1,3 @@
+"""Starting processes: a job is planned by the first launcher that accepts it, and run by that launcher."""
+
+from __future__ import annotations

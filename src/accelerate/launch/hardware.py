@@ -1,0 +1,125 @@
+"""Which devices this machine shows, found without importing torch, so that a launch can be planned at once."""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from glob import glob
+from pathlib import Path
+
+__all__ = ["NO_DEVICES", "Devices", "detect"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """The accelerators of this machine that a process may use: their torch type, how many, and the variable that
+    chooses among them. ``why_none`` says why a device that is there cannot be used."""
+
+    type: str = "cpu"
+    count: int = 0
+    visible_env: str | None = None
+    why_none: str = ""
+
+
+NO_DEVICES = Devices()
+
+
+def _nodes(pattern: str) -> Callable[[], int]:
+    return lambda: len(glob(pattern))
+
+
+def _nvidia() -> int:
+    # On Windows and under WSL there are no device nodes, only the management library.
+    return len(glob("/dev/nvidia[0-9]*")) or (_nvml() if os.path.exists("/dev/dxg") or os.name == "nt" else 0)
+
+
+def _nvml() -> int:
+    import ctypes
+
+    try:
+        library = ctypes.CDLL("nvml.dll" if os.name == "nt" else "libnvidia-ml.so.1")
+        count = ctypes.c_uint()
+        usable = library.nvmlInit_v2() == 0 and library.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0
+    except (OSError, AttributeError):
+        return 0
+    return count.value if usable else 0
+
+
+def _amd() -> int:
+    found = 0
+    for properties in glob("/sys/class/kfd/kfd/topology/nodes/*/properties"):
+        try:
+            words = dict(line.split(maxsplit=1) for line in Path(properties).read_text().splitlines() if " " in line)
+        except OSError:
+            continue
+        found += int(words.get("simd_count", "0")) > 0
+    return found
+
+
+def _intel() -> int:
+    found = 0
+    for vendor in glob("/sys/class/drm/renderD*/device/vendor"):
+        try:
+            found += Path(vendor).read_text().strip() == "0x8086"
+        except OSError:
+            continue
+    return found
+
+
+# Torch's name of the device; who makes it; how its devices are counted; the variable that chooses among them; the
+# line of torch/version.py that is None in a torch built without it (or the package that brings the device to torch).
+_VENDORS: tuple[tuple[str, str, Callable[[], int], str, str], ...] = (
+    ("cuda", "NVIDIA", _nvidia, "CUDA_VISIBLE_DEVICES", "version:cuda"),
+    ("cuda", "AMD", _amd, "HIP_VISIBLE_DEVICES", "version:hip"),
+    ("npu", "Ascend", _nodes("/dev/davinci[0-9]*"), "ASCEND_RT_VISIBLE_DEVICES", "package:torch_npu"),
+    ("hpu", "Gaudi", _nodes("/dev/accel/accel[0-9]*"), "HABANA_VISIBLE_MODULES", "package:habana_frameworks"),
+    ("mlu", "Cambricon", _nodes("/dev/cambricon_dev[0-9]*"), "MLU_VISIBLE_DEVICES", "package:torch_mlu"),
+    ("musa", "Moore Threads", _nodes("/dev/mtgpu.[0-9]*"), "MUSA_VISIBLE_DEVICES", "package:torch_musa"),
+    ("sdaa", "Tecorigin", _nodes("/dev/tcaicard[0-9]*"), "SDAA_VISIBLE_DEVICES", "package:torch_sdaa"),
+    ("neuron", "Neuron", _nodes("/dev/neuron[0-9]*"), "NEURON_RT_VISIBLE_CORES", "package:torch_neuronx"),
+    ("xpu", "Intel", _intel, "ZE_AFFINITY_MASK", "version:xpu"),
+)
+
+
+def _torch_supports(what: str) -> bool:
+    from importlib.util import find_spec
+
+    kind, _, name = what.partition(":")
+    if kind == "package":
+        return find_spec(name) is not None
+    torch = find_spec("torch")
+    if torch is None or torch.origin is None:
+        return False
+    try:
+        text = (Path(torch.origin).parent / "version.py").read_text(encoding="utf-8")
+    except OSError:
+        return True
+    for line in text.splitlines():
+        if line.partition(":")[0].partition("=")[0].strip() == name:
+            return line.rpartition("=")[2].strip() != "None"
+    return True
+
+
+def detect(environ: Mapping[str, str]) -> Devices:
+    """The first kind of device that this machine and the installed torch both have, limited to the visible ones."""
+    reason = ""
+    for kind, vendor, count, variable, support in _VENDORS:
+        present = count()
+        if not present:
+            continue
+        if not _torch_supports(support):
+            reason = reason or f"{present} {vendor} device{'s' * (present > 1)} found, but torch here is built without"
+            continue
+        visible = environ.get(variable, environ.get("CUDA_VISIBLE_DEVICES") if kind == "cuda" else None)
+        if visible is None:
+            return Devices(type=kind, count=present, visible_env=variable)
+        chosen = 0
+        for word in visible.split(","):
+            if word.strip() in ("", "-1"):
+                break
+            chosen += 1
+        if chosen:
+            return Devices(type=kind, count=chosen, visible_env=variable)
+        reason = f"{variable}={visible} hides every device"
+    return Devices(why_none=reason)
