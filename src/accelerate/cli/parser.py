@@ -109,11 +109,11 @@ def declare(group: argparse._ActionsContainer, item: Setting, *, hidden: bool = 
 
 
 def build_launch_parser(
-    parser: argparse.ArgumentParser | None = None, suppress: bool = False
+    parser: argparse.ArgumentParser | None = None, suppress: bool = False, *, script_required: bool = True
 ) -> argparse.ArgumentParser:
     """A parser (``parser``, where one is given) with every launch flag, the script and its arguments.
 
-    With ``suppress`` the flags work without standing in the help.
+    With ``suppress`` the flags work without standing in the help. Without ``script_required`` the script may be None.
     """
     if parser is None:
         parser = argparse.ArgumentParser(
@@ -138,7 +138,8 @@ def build_launch_parser(
         if title not in groups:
             groups[title] = parser.add_argument_group(title, None if suppress else item.section.about or None)
         declare(groups[title], item, hidden=suppress)
-    parser.add_argument("training_script", metavar="script", help="The script to start.")
+    optional: dict[str, Any] = {} if script_required else {"nargs": "?", "default": None}
+    parser.add_argument("training_script", metavar="script", help="The script to start.", **optional)
     parser.add_argument(
         "training_script_args",
         metavar="...",

@@ -135,7 +135,7 @@ def fill_match(
     if current == "auto":
         if ds_key_long not in values:
             raise ConfigError(
-                f"`{ds_key_long}` is \"auto\" in the DeepSpeed configuration, and nothing here says what it should be. "
+                f'`{ds_key_long}` is "auto" in the DeepSpeed configuration, and nothing here says what it should be. '
                 "Set it there, or pass it."
             )
         node[key] = values[ds_key_long]

@@ -192,7 +192,5 @@ def settings_of(owner: type) -> tuple[Setting, ...]:
     """The settings that a section declares, in order."""
     section: Section = owner.SECTION  # type: ignore[attr-defined]
     return tuple(
-        setting(section, item.name, item.metadata["option"])
-        for item in fields(owner)
-        if "option" in item.metadata
+        setting(section, item.name, item.metadata["option"]) for item in fields(owner) if "option" in item.metadata
     )

@@ -49,9 +49,9 @@ class FullyShardedDataParallelPlugin:
         | torch.distributed.fsdp.MixedPrecisionPolicy
         | None
     ) = None
-    auto_wrap_policy: (
-        Callable[..., Any] | Literal["transformer_based_wrap", "size_based_wrap", "no_wrap"] | None
-    ) = filled(FsdpSection, "auto_wrap_policy")
+    auto_wrap_policy: Callable[..., Any] | Literal["transformer_based_wrap", "size_based_wrap", "no_wrap"] | None = (
+        filled(FsdpSection, "auto_wrap_policy")
+    )
     cpu_offload: bool | torch.distributed.fsdp.CPUOffload | torch.distributed.fsdp.CPUOffloadPolicy = filled(
         FsdpSection, "offload_params", fallback=False
     )

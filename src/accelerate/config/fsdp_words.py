@@ -77,8 +77,7 @@ def sharding_of_version_1(strategy: str | None, reshard: Any, taken: dict[str, s
             )
         if strategy is None:
             notice(
-                f"reshard_after_forward={reshard} is version 2's word; version 1 takes it as "
-                f"sharding_strategy={asked}."
+                f"reshard_after_forward={reshard} is version 2's word; version 1 takes it as sharding_strategy={asked}."
             )
         return _member(strategy or asked), None
     if isinstance(reshard, int) and not hasattr(reshard, "name"):

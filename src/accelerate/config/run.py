@@ -121,12 +121,14 @@ class RunConfig:
         flag=None,
         choices=_DISTRIBUTED_WORDS,
         choice_aliases=(("TPU", "XLA"), ("AUTO", "NO")),
+        group=STRATEGY,
         help="The strategy, as configuration files say it.",
     )
     compute_environment: str = option(
         "LOCAL_MACHINE",
         flag=None,
         choices=tuple(member.value for member in ComputeEnvironment),
+        group=STRATEGY,
         help="Where the job runs.",
         ask="Where does the job run?",
     )

@@ -140,5 +140,3 @@ def write(config: RunConfig | Mapping[str, Any], path: str | Path, *, comments: 
         text = to_yaml(mapping, comments=comments)
     path.write_text(text, encoding="utf-8")
     return path
-
-

@@ -156,7 +156,8 @@ def published(config: RunConfig, sources: Mapping[str, Source]) -> dict[str, Any
             found[name] = source.value
     if "deepspeed" in active and config.deepspeed.deepspeed_config_file:
         said = [path.partition(".")[2] for path, source in sources.items() if _deepspeed_said(path, source)]
-        found["ACCELERATE_CONFIG_DS_FIELDS"] = ",".join(said)
+        if said:
+            found["ACCELERATE_CONFIG_DS_FIELDS"] = ",".join(said)
     return found
 
 
