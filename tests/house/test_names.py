@@ -10,7 +10,7 @@ import pytest
 from source import COMPAT, MODULES, OWN, Module, dotted, none
 
 # Classes of the public interface, which users build by position or assign to.
-PUBLIC_RECORDS = {"TensorInformation"}
+PUBLIC_RECORDS = {"CPUInformation", "TensorInformation"}
 FORBIDDEN_NAMES = {"utils", "helpers", "misc", "common"}
 
 
