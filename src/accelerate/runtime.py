@@ -103,7 +103,7 @@ def install(runtime: Runtime) -> Runtime:
 def reset() -> None:
     """Forgets the Runtime and empties the shared dictionaries. The process group is left as it is."""
     held = slots()
-    held.runtime = held.frames = held.ambient = None
+    held.runtime = held.frames = held.ambient = held.seed = None
     for shared in (held.partial, held.accelerator, held.gradient):
         shared.clear()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,13 +13,15 @@ import torch.distributed as dist
 
 from accelerate import env
 from accelerate.comm.base import Collectives
+from accelerate.comm.control import control_for
 from accelerate.comm.group import ProcessGroupCollectives
 from accelerate.comm.solo import SoloCollectives
+from accelerate.comm.watch import Watch
 from accelerate.devices.base import DeviceBackend
 from accelerate.errors import StateError, TopologyError
 from accelerate.topology import Topology
 
-__all__ = ["backend_for", "connect", "connected", "in_use", "set_timeout"]
+__all__ = ["JobCollectives", "backend_for", "connect", "in_use", "set_timeout"]
 
 logger = logging.getLogger(__name__)
 
@@ -63,19 +67,41 @@ def connect(
         TopologyError: the address to meet at is not known, or the group cannot be formed.
         StateError: a timeout is asked for that the group in use cannot take.
     """
-    if in_use():
-        if timeout is not None:
-            set_timeout(timeout)
-    elif topology.distributed:
+    found = in_use()
+    if found and timeout is not None:
+        set_timeout(timeout)
+    elif not found and topology.distributed:
         _join(topology, backend_for(backend, comm_backend), timeout, init_method)
     if topology.world_size == 1:
         return SoloCollectives()
-    return connected(dist.group.WORLD, device)
+    group = JobCollectives(dist.group.WORLD, device)
+    if not found:
+        # Every rank is here now. In a group that somebody else made it is the first checked call that all ranks share.
+        _ = group.control
+    return group
 
 
-def connected(group: Any, device: torch.device) -> ProcessGroupCollectives:
-    """The collectives of a torch process group."""
-    return ProcessGroupCollectives(group, device)
+class JobCollectives(ProcessGroupCollectives):
+    """The collectives of the whole job, with the group in which its ranks compare notes."""
+
+    watch: Watch | None = None
+
+    @cached_property
+    def control(self) -> Collectives:
+        """Collective at the first access. Carries the frames of :mod:`accelerate.comm.frames`."""
+        found = control_for(self)
+        if found is None:
+            return self
+        self.watch = found.watch
+        return found
+
+    def _wait(self, work: Any) -> None:
+        try:
+            work.wait()
+        except RuntimeError as error:
+            if self.watch is None:
+                raise
+            raise self.watch.lost(error) from error
 
 
 def set_timeout(timeout: timedelta) -> None:
@@ -86,7 +112,9 @@ def set_timeout(timeout: timedelta) -> None:
     """
     group: Any = dist.group.WORLD
     try:
-        dist.distributed_c10d._set_pg_timeout(timeout, group)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # torch only warns where it changes nothing
+            dist.distributed_c10d._set_pg_timeout(timeout, group)
     except Exception as error:  # each backend raises its own kind
         raise StateError(
             f"timeout={timeout} was asked for after the process group had been initialised, and its backend "

@@ -50,6 +50,9 @@ class Op(IntEnum):
     AGREE = 11
 
 
+_NAMES = {op: f"{op.name.lower()}()" for op in Op}
+
+
 def digest(key: Any) -> int:
     """A number for a hashable description, the same on every rank. Remembered: describing is the slow part."""
     found = _DIGESTS.get(key)
@@ -96,6 +99,7 @@ class Frames:
         self.control = control if control is not None else main
         self.rank = main.rank
         self.size = main.size
+        self._watch: Any = getattr(self.control, "watch", None)
         self._frame = torch.zeros(FRAME, dtype=torch.uint8)
         self._bytes = _memory(self._frame)
 
@@ -198,7 +202,14 @@ class Frames:
         self, op: Op, signature: int, length: int, describe: Callable[[], str], flags: int = 0
     ) -> torch.Tensor:
         _HEAD.pack_into(self._bytes, 0, op, signature, flags, length)
-        frames = self.control.all_gather(self._frame)
+        watch = self._watch
+        if watch is not None:
+            watch.call = _NAMES[op]
+        try:
+            frames = self.control.all_gather(self._frame)
+        finally:
+            if watch is not None:
+                watch.call = None
         raw = _memory(frames.view(-1))
         mine = self._bytes[:_KEY]
         for start in range(0, self.size * FRAME, FRAME):

@@ -9,9 +9,8 @@ import torch.distributed as dist
 
 from accelerate import runtime
 from accelerate.comm.base import Collectives
-from accelerate.comm.connection import connected
+from accelerate.comm.connection import JobCollectives
 from accelerate.comm.frames import Frames
-from accelerate.comm.group import ProcessGroupCollectives
 from accelerate.comm.solo import SoloCollectives
 
 __all__ = ["collectives", "frames"]
@@ -29,8 +28,8 @@ def collectives() -> Collectives:
     group: Any = dist.group.WORLD
     slots = runtime.slots()
     known = slots.ambient
-    if not isinstance(known, ProcessGroupCollectives) or known.group is not group:
-        known = slots.ambient = connected(group, torch.device("cpu"))
+    if not isinstance(known, JobCollectives) or known.group is not group:
+        known = slots.ambient = JobCollectives(group, torch.device("cpu"))
     return known
 
 

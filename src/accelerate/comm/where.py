@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import FrameType
 
-__all__ = ["user_frame", "user_line"]
+__all__ = ["is_waiting_place", "raised_at", "user_frame", "user_line"]
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _SCRIPTS = str(Path(_PACKAGE) / "test_utils")
-_STANDARD = str(Path(threading_file).parent) if (threading_file := sys.modules["functools"].__file__) else ""
+_STANDARD = str(Path(contextlib.__file__).parent)
 
 
 @cache
@@ -27,6 +28,17 @@ def _internal(filename: str) -> bool:
     if torch_file is not None and path.startswith(str(Path(torch_file).resolve().parent)):
         return True
     return bool(_STANDARD) and path.startswith(_STANDARD) and "site-packages" not in path
+
+
+@cache
+def is_waiting_place(filename: str) -> bool:
+    """Whether code of this file stands still while it waits for other ranks: torch's collectives and backward."""
+    torch_file = getattr(sys.modules.get("torch"), "__file__", None)
+    if torch_file is None:
+        return False
+    root = Path(torch_file).parent
+    places = (str(root / "distributed"), str(root / "autograd"), str(root / "_tensor.py"))
+    return filename.startswith(places)
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
@@ -48,3 +60,14 @@ def user_line(start: FrameType | None = None) -> str:
     if frame is None:
         return "unknown place"
     return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+def raised_at(error: BaseException) -> str:
+    """The line of user code that led to ``error``, as :func:`user_line` puts it."""
+    found, step = "unknown place", error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        if not _internal(code.co_filename):
+            found = f"{code.co_filename}:{step.tb_lineno} in {code.co_name}"
+        step = step.tb_next
+    return found

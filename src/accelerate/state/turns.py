@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -11,7 +10,7 @@ from typing import Any
 
 from accelerate.comm.frames import Frames, Op
 from accelerate.comm.here import frames
-from accelerate.comm.where import user_line
+from accelerate.comm.where import raised_at
 from accelerate.errors import CollectiveError
 
 __all__ = ["first"]
@@ -62,7 +61,7 @@ def _share(wire: Frames, failure: bytes) -> None:
 
 def _packed(error: BaseException) -> bytes:
     kind = type(error)
-    place = user_line(_innermost(error))
+    place = raised_at(error)
     try:
         whole = pickle.dumps(error)
         if type(pickle.loads(whole)) is not kind or str(pickle.loads(whole)) != str(error):
@@ -70,13 +69,6 @@ def _packed(error: BaseException) -> bytes:
     except Exception:  # exceptions may refuse to be pickled in any way they like
         whole = b""
     return pickle.dumps((whole, kind.__module__, kind.__qualname__, str(error), place))
-
-
-def _innermost(error: BaseException) -> Any:
-    step = error.__traceback__
-    while step is not None and step.tb_next is not None:
-        step = step.tb_next
-    return sys._getframe() if step is None else step.tb_frame
 
 
 def _unpacked(data: bytes) -> tuple[BaseException, str]:
