@@ -30,6 +30,4 @@ _SUBMODULES = (
     "memory_utils optimizer parallelism_config scheduler state tracking utils"
 )
 
-__getattr__, __dir__, __all__ = lazy.attach(
-    __name__, lazy.by_name(HOMES), _SUBMODULES.split()
-)
+__getattr__, __dir__, __all__ = lazy.attach(__name__, lazy.by_name(HOMES), _SUBMODULES.split())

@@ -51,9 +51,7 @@ def attach(
             return value
         if name in children:
             return import_module(f"{package}.{name}")
-        raise AttributeError(
-            f"module {package!r} has no attribute {name!r}", name=name, obj=module
-        )
+        raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=module)
 
     public = sorted(homes)
     listing = sorted(

@@ -11,6 +11,8 @@ from torch import nn
 __all__ = [
     "get_model_tp_size",
     "get_module_children_bottom_up",
+    "has_4bit_bnb_layers",
+    "has_transformer_engine_layers",
     "is_peft_model",
     "model_has_dtensor",
 ]
@@ -75,3 +77,21 @@ def is_peft_model(model: Any) -> bool:
         seen.add(id(model))
         model = getattr(model, "module", None) or getattr(model, "_orig_mod", None)
     return False
+
+
+def _has_layers(model: nn.Module, library: str, names: tuple[str, ...]) -> bool:
+    loaded = sys.modules.get(library)  # a model cannot have layers of a library that nobody imported
+    if loaded is None:
+        return False
+    kinds = tuple(kind for name in names if (kind := getattr(loaded, name, None)) is not None)
+    return any(isinstance(module, kinds) for module in model.modules())
+
+
+def has_4bit_bnb_layers(model: nn.Module) -> bool:
+    """Whether the model has 4-bit layers of bitsandbytes."""
+    return _has_layers(model, "bitsandbytes.nn", ("Linear4bit",))
+
+
+def has_transformer_engine_layers(model: nn.Module) -> bool:
+    """Whether the model has layers of Transformer Engine."""
+    return _has_layers(model, "transformer_engine.pytorch", ("LayerNorm", "Linear", "TransformerLayer"))

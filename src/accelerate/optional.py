@@ -49,6 +49,7 @@ __all__ = [
     "is_megatron_lm_available",
     "is_mlflow_available",
     "is_msamp_available",
+    "is_numpy_available",
     "is_pandas_available",
     "is_peft_available",
     "is_pippy_available",
@@ -65,6 +66,7 @@ __all__ = [
     "is_torchdata_available",
     "is_torchdata_stateful_dataloader_available",
     "is_torchvision_available",
+    "is_tqdm_available",
     "is_trackio_available",
     "is_transformer_engine_available",
     "is_transformer_engine_mxfp8_available",
@@ -306,6 +308,7 @@ is_matplotlib_available = _question("is_matplotlib_available", "matplotlib")
 is_megatron_lm_available = _question("is_megatron_lm_available", "megatron_lm")
 is_mlflow_available = _question("is_mlflow_available", "mlflow")
 is_msamp_available = _question("is_msamp_available", "msamp")
+is_numpy_available = _question("is_numpy_available", "numpy")
 is_pandas_available = _question("is_pandas_available", "pandas")
 is_peft_available = _question("is_peft_available", "peft")
 is_pynvml_available = _question("is_pynvml_available", "pynvml")
@@ -322,6 +325,7 @@ is_torchdata_stateful_dataloader_available = _question(
     "is_torchdata_stateful_dataloader_available", "torchdata_stateful"
 )
 is_torchvision_available = _question("is_torchvision_available", "torchvision")
+is_tqdm_available = _question("is_tqdm_available", "tqdm")
 is_trackio_available = _question("is_trackio_available", "trackio")
 is_transformer_engine_available = _question("is_transformer_engine_available", "transformer_engine")
 is_transformers_available = _question("is_transformers_available", "transformers")

@@ -19,15 +19,11 @@ def unbuilt(name: str, capability: str, *, kind: str = "function") -> Any:
     """
 
     def refuse(*args: Any, **kwargs: Any) -> NoReturn:
-        raise NotBuiltError(
-            f"`{name}` was used, but {capability} is not built yet in this version."
-        )
+        raise NotBuiltError(f"`{name}` was used, but {capability} is not built yet in this version.")
 
     made: Any = refuse
     if kind == "class":
-        made = type(
-            name, (), {"__init__": refuse}
-        )
+        made = type(name, (), {"__init__": refuse})
     made.__name__ = made.__qualname__ = name
     made.__module__ = "accelerate.unbuilt"
     made.__doc__ = f"Not built yet: {capability}."
@@ -53,18 +49,22 @@ PENDING: dict[str, tuple[str, str]] = {
     "AbstractTrainStep": (_CLASS, _MEGATRON),
     "BertTrainStep": (_CLASS, _MEGATRON),
     "GPTTrainStep": (_CLASS, _MEGATRON),
+    "MegatronEngine": (_CLASS, _MEGATRON),
     "MegatronLMDummyDataLoader": (_CLASS, _MEGATRON),
     "MegatronLMDummyScheduler": (_CLASS, _MEGATRON),
+    "MegatronLMOptimizerWrapper": (_CLASS, _MEGATRON),
+    "MegatronLMSchedulerWrapper": (_CLASS, _MEGATRON),
     "T5TrainStep": (_CLASS, _MEGATRON),
     "add_model_config_to_megatron_parser": (_FUNCTION, _MEGATRON),
     "apply_fp8_autowrap": (_FUNCTION, _TE),
     "avg_losses_across_data_parallel_group": (_FUNCTION, _MEGATRON),
     "build_pipeline": (_FUNCTION, _PIPELINE),
+    "compile_regions_deepspeed": (_FUNCTION, "compilation by region under DeepSpeed"),
     "contextual_fp8_autocast": (_FUNCTION, _TE),
     "convert_model": (_FUNCTION, _TE),
     "find_pippy_batch_size": (_FUNCTION, _PIPELINE),
+    "gather_across_data_parallel_groups": (_FUNCTION, _MEGATRON),
     "generate_device_map": (_FUNCTION, _PIPELINE),
-    "has_4bit_bnb_layers": (_FUNCTION, _BNB),
     "install_xla": (_FUNCTION, "the installer of torch_xla"),
     "load_and_quantize_model": (_FUNCTION, _BNB),
     "pippy_forward": (_FUNCTION, _PIPELINE),
@@ -74,9 +74,7 @@ PENDING: dict[str, tuple[str, str]] = {
 
 def __getattr__(name: str) -> Any:
     if name not in PENDING:
-        raise AttributeError(
-            f"module {__name__!r} has no attribute {name!r}", name=name
-        )
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
     kind, capability = PENDING[name]
     globals()[name] = value = unbuilt(name, capability, kind=kind)
     return value

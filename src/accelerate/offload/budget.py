@@ -8,12 +8,10 @@ from typing import TypeAlias
 from torch import nn
 
 from accelerate import devices
-from accelerate.logging import get_logger
+from accelerate.offload import speaker
 from accelerate.offload.sizes import Dtype, compute_module_sizes, convert_file_size_to_int
 
 __all__ = ["HOST", "MaxMemory", "get_balanced_memory", "get_max_memory"]
-
-logger = get_logger(__name__)
 
 MaxMemory: TypeAlias = Mapping[int | str, int | str]
 HOST = ("cpu", "disk")  # where weights wait but (where there is anything else) nothing is computed
@@ -42,7 +40,7 @@ def get_max_memory(max_memory: MaxMemory | None = None) -> dict[int | str, int]:
     there = devices.choose().count() if numbers else 0
     absent = [number for number in numbers if number >= there]
     if absent:
-        logger.debug(f"max_memory names the devices {absent}, which this machine does not have.")
+        speaker.debug(f"max_memory names the devices {absent}, which this machine does not have.")
     return {key: known[key] for key in (*numbers, *_NAMED) if key in known}
 
 

@@ -10,14 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from accelerate.logging import get_logger
+from accelerate.offload import speaker
 from accelerate.offload.budget import HOST, MaxMemory, get_max_memory
 from accelerate.offload.sizes import Dtype, compute_module_sizes, parts
 from accelerate.offload.tied import device_of_name, find_tied_parameters
 
 __all__ = ["check_device_map", "clean_device_map", "infer_auto_device_map"]
-
-logger = get_logger(__name__)
 
 Part = tuple[str, nn.Module | torch.Tensor]
 Place = int | str
@@ -54,7 +52,7 @@ def infer_auto_device_map(
     if plan.offloads():
         plan.run(reserve=True)
     if plan.offloads() and not plan.room_for_offloaded():
-        logger.warning(
+        speaker.warning(
             f"Offloaded layers pass through device {plan.order[0]!r}, which does not have the memory for the largest "
             "of them. Give it more in max_memory, or expect it to run out of memory."
         )
@@ -203,7 +201,7 @@ class _Plan:
         if self._splits(module):
             queue.extend((_join(name, child), part) for child, part in reversed(list(parts(module))))
             return True
-        logger.warning(
+        speaker.warning(
             f"{name!r} is tied to a parameter on device {homes[0]!r}, which has no room for it. The weight will be "
             "stored on two devices."
         )
@@ -293,4 +291,4 @@ def check_device_map(model: nn.Module, device_map: Mapping[str, Any]) -> None:
     names.update(name for name, _ in model.named_buffers(remove_duplicate=False))
     unknown = [name for name in device_map if name not in names]
     if unknown:
-        logger.warning(f"These entries of the device_map name no part of the model: {', '.join(unknown)}.")
+        speaker.warning(f"These entries of the device_map name no part of the model: {', '.join(unknown)}.")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from accelerate.logging import get_logger
+from accelerate.offload import speaker
 from accelerate.offload.align import (
     AlignDevicesHook,
     attach_align_device_hook,
@@ -30,12 +30,10 @@ from accelerate.offload.hooks import ADDED_ATTRIBUTES, add_hook_to_module
 from accelerate.offload.tensors import Device
 from accelerate.offload.tied import device_of_name, find_tied_parameters, retie_parameters
 
-__all__ = ["cpu_offload", "disk_offload", "dispatch_model"]
-
-logger = get_logger(__name__)
+__all__ = ["cpu_offload", "disk_offload", "dispatch_model", "public"]
 
 
-def _public(name: str, own: Any) -> Any:
+def public(name: str, own: Any) -> Any:
     """A function of this package, or what a library put under its public name in ``accelerate.big_modeling``."""
     return getattr(sys.modules.get("accelerate.big_modeling"), name, own)
 
@@ -141,7 +139,7 @@ def dispatch_model(
     Raises:
         ValueError: the map leaves parameters out, or there is no folder for "disk".
     """
-    _public("check_device_map", check_device_map)(model, device_map)
+    public("check_device_map", check_device_map)(model, device_map)
     places = set(device_map.values())
     if len(places) == 1 and "disk" not in places and not force_hooks:
         _move_whole(model, next(iter(places)))
@@ -216,7 +214,7 @@ def _hook(
         for group in tied
         if (parameter := model.get_parameter(group[0])).device.type != "meta"
     }
-    _public("attach_align_device_hook_on_blocks", attach_align_device_hook_on_blocks)(
+    public("attach_align_device_hook_on_blocks", attach_align_device_hook_on_blocks)(
         model,
         execution_device=runs_on,
         offload=offload,
@@ -228,7 +226,7 @@ def _hook(
     )
     waiting = sorted({str(place) for place in device_map.values() if place in away})
     if waiting:
-        logger.info(f"Parameters that wait on {' and '.join(waiting)} are on the meta device between calls.")
+        speaker.info(f"Parameters that wait on {' and '.join(waiting)} are on the meta device between calls.")
     for group in tied:
         same: dict[str, list[str]] = {}
         for name in group:
@@ -250,5 +248,5 @@ def _moved(model: nn.Module, name: str, *args: Any, **kwargs: Any) -> Any:
             f"`{name}()` was called on a model of which parts wait in main memory or on disk. Its hooks place it; take "
             "them off with `remove_hook_from_submodules(model)` first."
         )
-    logger.warning_once(f"`{name}()` was called on a model whose parts are placed by hooks, which move its inputs too.")
+    speaker.warning_once(f"`{name}()` was called on a model whose parts are placed by hooks; they move its inputs too.")
     return getattr(type(model), name)(model, *args, **kwargs)

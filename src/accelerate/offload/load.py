@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 from accelerate.errors import CheckpointError, CheckpointMismatchError, NotBuiltError
-from accelerate.logging import get_logger
 from accelerate.modules import model_has_dtensor
+from accelerate.offload import speaker
 from accelerate.offload.budget import MaxMemory, get_balanced_memory, get_max_memory
 from accelerate.offload.device_map import check_device_map, infer_auto_device_map
 from accelerate.offload.disk import Index, PathLike, load_offloaded_weight, offload_weight, save_offload_index
-from accelerate.offload.dispatch import dispatch_model
+from accelerate.offload.dispatch import dispatch_model, public
 from accelerate.offload.sizes import Dtype, proper_dtype
 from accelerate.offload.tensors import Device, set_module_tensor_to_device
 from accelerate.offload.tied import (
@@ -34,8 +34,6 @@ __all__ = [
     "load_offloaded_weights",
     "load_state_dict",
 ]
-
-logger = get_logger(__name__)
 
 # In order of preference, as libraries name the checkpoints of a model.
 _WHOLE = ("model.safetensors", "pytorch_model.bin")
@@ -250,7 +248,7 @@ def _report(checkpoint: str, missing: list[str], unexpected: list[str], strict: 
         text += f" Not in the model: {', '.join(unexpected)}."
     if strict:
         raise CheckpointMismatchError(f"{text} Pass strict=False to load what fits.")
-    logger.warning(text)
+    speaker.warning(text)
 
 
 def _load_sharded(
@@ -310,7 +308,7 @@ def load_checkpoint_and_dispatch(
     )
     if device_map is None:
         return model
-    return dispatch_model(
+    return public("dispatch_model", dispatch_model)(  # type: ignore[no-any-return]
         model,
         device_map=device_map,
         offload_dir=offload_folder,

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from accelerate.logging import get_logger
+from accelerate.offload import speaker
 
 __all__ = [
     "check_tied_parameters_in_config",
@@ -17,8 +17,6 @@ __all__ = [
     "find_tied_parameters",
     "retie_parameters",
 ]
-
-logger = get_logger(__name__)
 
 
 def find_tied_parameters(model: nn.Module, **kwargs: Any) -> list[list[str]]:
@@ -69,7 +67,7 @@ def check_tied_parameters_on_same_device(tied_params: Iterable[Sequence[str]], d
     for group in tied_params:
         places = {name: device_of_name(name, device_map) for name in group}
         if len(set(map(str, places.values()))) > 1:
-            logger.warning(
+            speaker.warning(
                 f"Tied parameters are on different devices: {places}. They stay equal but are stored once a device."
             )
 

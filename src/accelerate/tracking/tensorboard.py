@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,9 @@ class TensorBoardTracker(GeneralTracker):
     @on_main_process
     def start(self) -> None:
         try:
-            from torch.utils import tensorboard as library
+            library = import_module("torch.utils.tensorboard")
         except ImportError:
-            import tensorboardX as library
+            library = import_module("tensorboardX")
         # Shown soon, without waiting for the disk at every step.
         self.writer = library.SummaryWriter(str(self.logging_dir), **{"flush_secs": 10, **self.init_kwargs})
 

@@ -18,12 +18,10 @@ HOMES = {
         "dtype_byte_size get_max_layer_size"
     ),
     "accelerate.offload.tensors": (
-        "align_module_device has_offloaded_params id_tensor_storage named_module_tensors "
-        "set_module_tensor_to_device"
+        "align_module_device has_offloaded_params id_tensor_storage named_module_tensors set_module_tensor_to_device"
     ),
     "accelerate.offload.tied": (
-        "check_tied_parameters_in_config check_tied_parameters_on_same_device find_tied_parameters "
-        "retie_parameters"
+        "check_tied_parameters_in_config check_tied_parameters_on_same_device find_tied_parameters retie_parameters"
     ),
     "accelerate.optional": (
         "compare_versions deepspeed_required is_4bit_bnb_available is_8bit_bnb_available is_aim_available "
@@ -113,6 +111,4 @@ _SUBMODULES = (
     "operations other random rich torch_xla tqdm transformer_engine versions"
 )
 
-__getattr__, __dir__, __all__ = lazy.attach(
-    __name__, lazy.by_name(HOMES), _SUBMODULES.split()
-)
+__getattr__, __dir__, __all__ = lazy.attach(__name__, lazy.by_name(HOMES), _SUBMODULES.split())

@@ -1,0 +1,30 @@
+"""Compatibility path of small things around models and machines."""
+
+from accelerate.launch.ports import free_port as get_free_port
+from accelerate.machine import check_os_kernel, is_port_in_use
+from accelerate.modules import get_model_tp_size, get_module_children_bottom_up, model_has_dtensor
+from accelerate.objects import get_pretty_name, merge_dicts, recursive_getattr
+from accelerate.offload.sizes import convert_bytes
+from accelerate.strategies.unwrap import extract_model_from_parallel
+from accelerate.sync import wait_for_everyone
+from accelerate.transforms.compile import compile_regions, has_compiled_regions, is_compiled_module
+from accelerate.unbuilt import compile_regions_deepspeed
+
+__all__ = [
+    "check_os_kernel",
+    "compile_regions",
+    "compile_regions_deepspeed",
+    "convert_bytes",
+    "extract_model_from_parallel",
+    "get_free_port",
+    "get_model_tp_size",
+    "get_module_children_bottom_up",
+    "get_pretty_name",
+    "has_compiled_regions",
+    "is_compiled_module",
+    "is_port_in_use",
+    "merge_dicts",
+    "model_has_dtensor",
+    "recursive_getattr",
+    "wait_for_everyone",
+]

@@ -1,0 +1,5 @@
+"""Compatibility path: tracebacks drawn by rich."""
+
+from rich.traceback import install
+
+__all__ = ["install"]
