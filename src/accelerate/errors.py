@@ -17,6 +17,7 @@
     │   └── RankLeftError                   some ranks left while the others wait
     ├── LaunchError(RuntimeError)           the job could not be started
     └── CheckpointError(RuntimeError)       a checkpoint cannot be written or read
+        ├── CheckpointNotFoundError(ValueError)  there is no checkpoint where one was looked for
         ├── CheckpointDamagedError          a file is missing or differs from its checksum
         ├── CheckpointMismatchError(ValueError)  found and expected objects differ
         └── PickleRefusedError              a file would have to be unpickled
@@ -32,6 +33,7 @@ __all__ = [
     "CheckpointDamagedError",
     "CheckpointError",
     "CheckpointMismatchError",
+    "CheckpointNotFoundError",
     "CollectiveError",
     "ConfigError",
     "ConflictError",
@@ -121,6 +123,10 @@ class CheckpointError(AccelerateError, RuntimeError):
 
 class CheckpointDamagedError(CheckpointError):
     """A file of a checkpoint is missing or does not have the recorded size or checksum."""
+
+
+class CheckpointNotFoundError(CheckpointError, ValueError):
+    """There is no checkpoint at the place, or no place was given to look at."""
 
 
 class CheckpointMismatchError(CheckpointError, ValueError):

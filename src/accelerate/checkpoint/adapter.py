@@ -95,9 +95,23 @@ class StateAdapter(ABC):
     ) -> LoadReport:
         """Restores the bare optimizer's state by canonical name. Collective where ``sharded``."""
 
+    def check_optimizer_state(
+        self, optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module | None], state: OptimizerState
+    ) -> LoadReport:
+        """What ``load_optimizer_state`` would restore, by names and shapes; nothing is changed."""
+        from accelerate.checkpoint.naming import parameter_names
+        from accelerate.checkpoint.optimizer_state import check
+
+        names, _ = parameter_names(optimizer, models)
+        return check(optimizer, names, state)[0]
+
     @abstractmethod
     def full_state_dict(self, model: torch.nn.Module, *, cpu: bool = True) -> dict[str, torch.Tensor]:
         """Plain tensors by canonical name, whole on rank 0 (empty elsewhere where ``sharded``). Collective."""
+
+    def owns(self, obj: Any) -> bool:
+        """Whether an engine's own files hold the state of this prepared optimizer, scheduler or loader already."""
+        return False
 
     def save_engine(self, model: Any, folder: Path, name: str) -> None:
         """Collective. Writes an engine's own files below ``folder``; only where ``engine``."""

@@ -1,9 +1,8 @@
-"""Names that survive: of parameters whatever wraps the model, and of objects whatever the order of ``prepare``."""
+"""Names of parameters that stay the same whatever wraps the model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import FrameType
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,7 +15,6 @@ __all__ = [
     "describe_class",
     "parameter_names",
     "strip_markers",
-    "variable_names",
 ]
 
 # Segments that only a wrapper puts into a name; no model of a user's own has them.
@@ -109,44 +107,3 @@ def parameter_names(
 def describe_class(obj: Any) -> str:
     """``module.Class`` of an object, as it is written into a checkpoint."""
     return f"{type(obj).__module__}.{type(obj).__qualname__}"
-
-
-def variable_names(frame: FrameType | None, objects: Sequence[Any]) -> list[tuple[str, ...]]:
-    """The names under which the code in ``frame`` holds each of ``objects``; an empty tuple where it holds it nowhere.
-
-    Looked for in local variables, then in attributes of local objects such as ``self.model``, then in lists, tuples
-    and dictionaries of either (``nets[0]``, ``nets['g']``). A name that several of ``objects`` share is left out.
-    """
-    wanted = {id(obj): index for index, obj in enumerate(objects)}
-    found: list[list[str]] = [[] for _ in objects]
-    if frame is not None:
-        for name, value in _reachable(frame.f_locals):
-            index = wanted.get(id(value))
-            if index is not None and objects[index] is value and name not in found[index]:
-                found[index].append(name)
-    counts: dict[str, int] = {}
-    for names in found:
-        for name in names:
-            counts[name] = counts.get(name, 0) + 1
-    return [tuple(name for name in names if counts[name] == 1) for names in found]
-
-
-def _reachable(variables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    containers: list[tuple[str, Any]] = []
-    for name, value in list(variables.items()):
-        if name.startswith("__"):
-            continue
-        yield name, value
-        containers.append((name, value))
-        if name in ("self", "cls"):
-            for attribute, held in list(getattr(value, "__dict__", {}).items()):
-                yield f"{name}.{attribute}", held
-                containers.append((f"{name}.{attribute}", held))
-    for name, value in containers:
-        # Exact types: another container's iteration may cost or change something.
-        if type(value) in (list, tuple) and len(value) <= 64:
-            for index, item in enumerate(value):
-                yield f"{name}[{index}]", item
-        elif type(value) is dict and len(value) <= 64:
-            for key, item in list(value.items()):
-                yield f"{name}[{key!r}]", item

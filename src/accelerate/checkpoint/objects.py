@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from enum import Enum
 from pathlib import Path
 from pickle import UnpicklingError
@@ -16,7 +17,7 @@ import torch
 from accelerate.checkpoint.tensors import ByteSink
 from accelerate.errors import CheckpointError, PickleRefusedError
 
-__all__ = ["portable", "read_object", "restored", "write_object"]
+__all__ = ["numpy_allowed", "portable", "read_object", "restored", "write_object"]
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 _ARRAY = "__accelerate_array__"
@@ -113,7 +114,7 @@ def read_object(path: Path, *, allow_pickle: bool = False, mapped: bool = True) 
     except (RuntimeError, EOFError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     try:
-        with torch.serialization.safe_globals(_numpy_globals()):
+        with numpy_allowed():
             return restored(_load(path, mapped, weights_only=True))
     except UnpicklingError:
         pass
@@ -142,6 +143,11 @@ def _load(path: Path, mapped: bool, *, weights_only: bool) -> Any:
 def _head(path: Path) -> bytes:
     with open(path, "rb") as file:
         return file.read(2)
+
+
+def numpy_allowed() -> AbstractContextManager[Any]:
+    """A context in which ``torch.load(weights_only=True)`` also reads NumPy arrays and numbers."""
+    return torch.serialization.safe_globals(_numpy_globals())
 
 
 def _numpy_globals() -> list[Any]:

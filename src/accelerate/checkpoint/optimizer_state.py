@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -75,6 +76,8 @@ def check(
     and the parameters count as missing.
     """
     what = f"optimizer {type(optimizer).__name__}"
+    if "raw" in state.extra:
+        return LoadReport(restored=("raw",)), [None] * len(names)
     saved = [list(group["params"]) for group in state.param_groups]
     owner = {name: index for index, group in enumerate(saved) for name in group}
     sources: list[int | None] = []
@@ -111,13 +114,13 @@ def _misfit(values: Mapping[str, Any], parameter: torch.Tensor) -> str:
 def restore(
     optimizer: torch.optim.Optimizer, names: Sequence[Sequence[str]], state: OptimizerState, *, strict: bool = True
 ) -> LoadReport:
-    """Loads a state by name into a bare optimizer, which keeps the tensors given where type and device allow.
+    """Loads a state by name into a bare optimizer. Tensors are copied: those given may be views of a file.
 
     Raises:
         CheckpointMismatchError: ``strict``, and parameters or groups differ; nothing was changed.
     """
     if "raw" in state.extra:
-        optimizer.load_state_dict(dict(state.extra["raw"]))
+        optimizer.load_state_dict(_own(dict(state.extra["raw"])))
         return LoadReport(restored=("raw",))
     report, sources = check(optimizer, names, state)
     if strict and (report.missing or report.unexpected):
@@ -138,5 +141,27 @@ def restore(
                 packed[index] = state.state[name]
     packed.update(state.extra.get("state", {}))
     rest = {key: value for key, value in state.extra.items() if key != "state"}
-    optimizer.load_state_dict({**current, **rest, "state": packed, "param_groups": groups})
+    optimizer.load_state_dict({**current, **rest, "state": _own(packed), "param_groups": groups})
     return report
+
+
+def _own(values: dict[Any, Any]) -> dict[Any, Any]:
+    """``values`` with tensors of their own memory; torch's load_state_dict would keep those it is given."""
+    with ThreadPoolExecutor(2, thread_name_prefix="accelerate-load") as pool:
+
+        def owned(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                return pool.submit(value.clone) if value.numel() > 1 << 16 else value.clone()
+            if isinstance(value, dict):
+                return {key: owned(item) for key, item in value.items()}
+            return type(value)(map(owned, value)) if type(value) in (list, tuple) else value
+
+        def landed(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {key: landed(item) for key, item in value.items()}
+            if type(value) in (list, tuple):
+                return type(value)(map(landed, value))
+            return value.result() if isinstance(value, Future) else value
+
+        made: dict[Any, Any] = landed(owned(values))
+        return made

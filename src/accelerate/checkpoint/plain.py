@@ -156,7 +156,11 @@ class PlainStateAdapter(StateAdapter):
         return restore(optimizer, names, state, strict=strict)
 
     def full_state_dict(self, model: torch.nn.Module, *, cpu: bool = True) -> dict[str, torch.Tensor]:
-        _, state, names = self._state(model)
+        bare, state, names = self._state(model)
+        if any(isinstance(value, torch.Tensor) and value.is_meta for value in state.values()):
+            from accelerate.offload.state import get_state_dict_offloaded_model
+
+            state = get_state_dict_offloaded_model(bare)
         values = {name: state[raw] for name, raw in names.items()}
         if cpu:
             values = {name: value.cpu() if isinstance(value, torch.Tensor) else value for name, value in values.items()}
