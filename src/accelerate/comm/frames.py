@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import torch
 
@@ -214,22 +214,33 @@ class Frames:
         mine = self._bytes[:_KEY]
         for start in range(0, self.size * FRAME, FRAME):
             if raw[start : start + _KEY] != mine:
-                self._explain(op, describe)
+                self._explain(op, describe, bool(flags))
         return frames
 
-    def _explain(self, op: Op, describe: Callable[[], str]) -> NoReturn:
+    def _explain(self, op: Op, describe: Callable[[], str], refuses: bool) -> NoReturn:
         """Collective: every rank has seen the same frames, so every rank comes here. Nobody's data was read."""
-        told = self.control.all_gather_object((int(op), describe(), user_line()))
+        told: list[Said] = self.control.all_gather_object((int(op), describe(), user_line(), refuses))
         raise CollectiveError(explanation(self.rank, told))
 
 
-def explanation(rank: int, told: list[tuple[int, str, str]]) -> str:
-    """The message about ranks that disagree, from what each one told: its call, its data in words, its line."""
-    names = {Op(op).name.lower() for op, _, _ in told}
-    lines = [
-        f"  rank {place}: {Op(op).name.lower()}({words}) at {line}" for place, (op, words, line) in enumerate(told)
-    ]
-    if len(names) > 1:
+Said: TypeAlias = "tuple[int, str, str, bool]"
+"""What a rank says when ranks disagree: its call, its data in words, its line, and whether it cannot take part."""
+
+
+def explanation(rank: int, told: list[Said]) -> str:
+    """The message about ranks that disagree."""
+    names = {Op(op).name.lower() for op, _, _, _ in told}
+    lines, refusing = [], []
+    for place, (op, words, line, refuses) in enumerate(told):
+        if refuses:
+            refusing.append(str(place))
+            lines.append(f"  rank {place}: in {Op(op).name.lower()}() at {line}: {words}")
+        else:
+            lines.append(f"  rank {place}: {Op(op).name.lower()}({words}) at {line}")
+    if refusing:
+        head = f"Rank {', '.join(refusing)} could not take part in {'(), '.join(sorted(names))}()"
+        hint = "Every rank has to hand in the same structure with the same shapes and dtypes."
+    elif len(names) > 1:
         head = "The ranks are in different collective calls"
         hint = "Every rank has to make the same calls in the same order; look for a call inside `if is_main_process`."
     else:

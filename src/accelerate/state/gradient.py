@@ -127,9 +127,9 @@ class GradientState:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
+        if not self.initialized:
+            return "GradientState(not set up)"
         return (
-            f"Sync gradients: {self.sync_gradients}\n"
-            f"At the end of the active loader: {self.end_of_dataloader}\n"
-            f"Remainder of the last batch: {self.remainder}\n"
-            f"Accumulation: {self.plugin_kwargs}\n"
+            f"GradientState(sync_gradients={self.sync_gradients}, end_of_dataloader={self.end_of_dataloader}, "
+            f"remainder={self.remainder}, {self.plugin_kwargs})"
         )

@@ -217,11 +217,10 @@ class PartialState:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
-        backend = f" (backend: {self.backend})" if self.backend else ""
+        if not self.initialized:
+            return f"{type(self).__name__}(not set up)"
+        over = f" over {self.backend}" if self.backend else ""
         return (
-            f"Distributed environment: {self.distributed_type}{backend}\n"
-            f"Num processes: {self.num_processes}\n"
-            f"Process index: {self.process_index}\n"
-            f"Local process index: {self.local_process_index}\n"
-            f"Device: {self.device}\n"
+            f"{type(self).__name__}(rank {self.process_index} of {self.num_processes}, "
+            f"local rank {self.local_process_index}, on {self.device}, {self.distributed_type.value}{over})"
         )
