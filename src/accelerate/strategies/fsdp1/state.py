@@ -64,6 +64,13 @@ class Fsdp1StateAdapter(ShardedStateAdapter):
             whole = {raw[name]: expected[aliases.get(name, name)] for name in expected}
             model.load_state_dict(whole, strict=False)
 
+    def layout(
+        self, optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module | None]
+    ) -> dict[str, torch.Tensor]:
+        model = _only_model(optimizer, models)
+        stepped = {name for group in _names(optimizer, model) for name in group}
+        return {name: value for name, value in self.tensors(model).items() if name in stepped}
+
     def optimizer_state(
         self, optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module | None]
     ) -> OptimizerState:
@@ -91,7 +98,7 @@ class Fsdp1StateAdapter(ShardedStateAdapter):
     ) -> LoadReport:
         model = _only_model(optimizer, models)
         names = _names(optimizer, model)
-        layout = {name: value for name, value in self.tensors(model).items() if isinstance(value, torch.Tensor)}
+        layout = self.layout(optimizer, models)
         report = _compare(optimizer, names, layout, state)
         if strict and (report.missing or report.unexpected):
             raise CheckpointMismatchError(

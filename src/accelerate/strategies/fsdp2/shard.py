@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from accelerate.errors import MissingPackageError
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["fsdp_modules", "offload_policy", "root_reshard", "set_prefetch", "shard"]
+__all__ = ["fsdp_modules", "offload_policy", "root_precision", "root_reshard", "set_prefetch", "shard"]
 
 
 @cache
@@ -39,6 +40,14 @@ def root_reshard(reshard: bool | int) -> bool | None:
     None leaves it to torch, which keeps the root and frees a unit that turns out not to be one.
     """
     return False if reshard is False else None
+
+
+def root_precision(policy: MixedPrecisionPolicy) -> MixedPrecisionPolicy:
+    """The policy of the outermost unit: what the model returns is not cast down again after the job's precision has
+    made it float32. A policy whose outputs have another dtype than its parameters says what it wants, and is kept."""
+    if policy.output_dtype is not None and policy.output_dtype == policy.param_dtype:
+        return replace(policy, output_dtype=None)
+    return policy
 
 
 def shard(
@@ -75,6 +84,7 @@ def shard(
         fully_shard(unit, reshard_after_forward=reshard, **kwargs)
     if before is not None:
         before(model)
+    kwargs["mp_policy"] = root_precision(kwargs["mp_policy"])
     return fully_shard(model, reshard_after_forward=root_reshard(reshard), **kwargs)
 
 

@@ -28,6 +28,11 @@ class Fsdp2StateAdapter(ShardedStateAdapter):
         for name, value in values.items():
             copy_into(expected[name], value)
 
+    def layout(
+        self, optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module | None]
+    ) -> dict[str, torch.Tensor]:
+        return parameters_by_name(optimizer, parameter_names(optimizer, models)[0])
+
     def optimizer_state(
         self, optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module | None]
     ) -> OptimizerState:

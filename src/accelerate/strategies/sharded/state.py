@@ -79,6 +79,12 @@ class ShardedStateAdapter(StateAdapter):
     def assign(self, model: torch.nn.Module, values: Mapping[str, torch.Tensor], expected: Mapping[str, Any]) -> None:
         """Copies ``values``, whose names are all among ``expected``, into the model."""
 
+    @abstractmethod
+    def layout(
+        self, optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module | None]
+    ) -> dict[str, torch.Tensor]:
+        """Canonical name → a tensor laid out like the parameter that the optimizer steps under it."""
+
     def aliases(self, model: torch.nn.Module) -> dict[str, str]:
         """Name → the name kept, for tensors that the model holds under several names."""
         return shared_names(model)

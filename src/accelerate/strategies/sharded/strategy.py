@@ -96,7 +96,9 @@ class ShardedStrategy(Strategy[Any]):
 
     def precision_for(self, mode: str, settings: dict[str, Any]) -> Precision:
         if mode in _MIXED:
-            self.options.set_mixed_precision("bf16" if mode == "fp8" else mode)
+            # Buffers stay in float32, as they do under every other strategy: rounding positions or statistics to 16
+            # bits is not what mixed precision means there.
+            self.options.set_mixed_precision("bf16" if mode == "fp8" else mode, buffer_autocast=True)
         return super().precision_for(mode, settings)
 
     def shard_spec(self) -> ShardSpec:
