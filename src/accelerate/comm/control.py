@@ -25,11 +25,12 @@ _PLAIN = frozenset({"threaded", "fake", "mpi"})
 
 
 class ControlCollectives(ProcessGroupCollectives):
-    """Collectives on the CPU whose waiting is watched."""
+    """Collectives on the CPU whose waiting is watched. ``name`` is of this job alone, also after a restart."""
 
-    def __init__(self, group: Any, watch: Watch) -> None:
+    def __init__(self, group: Any, watch: Watch, name: str) -> None:
         super().__init__(group, torch.device("cpu"), types=frozenset({"cpu"}))
         self.watch = watch
+        self.name = name
 
     def _wait(self, work: Any) -> None:
         try:
@@ -64,4 +65,5 @@ def control_for(main: ProcessGroupCollectives) -> ControlCollectives | None:
     group = dist.ProcessGroupGloo(
         c10d.PrefixStore(f"{name}/group", store), main.rank, main.size, timeout_of(main.group)
     )
-    return ControlCollectives(group, Watch(main.rank, main.size, c10d.PrefixStore(f"{name}/watch", store), limit()))
+    watch = Watch(main.rank, main.size, c10d.PrefixStore(f"{name}/watch", store), limit())
+    return ControlCollectives(group, watch, name)

@@ -146,6 +146,10 @@ class Watch:
         waits with that ``topic`` set raises within seconds."""
         self._board.leave(topic, user_line())
 
+    def gone(self) -> dict[int, str]:
+        """The other ranks that left the job, and how."""
+        return self._board.gone(None)
+
     def close(self) -> None:
         """Tells the others that this rank leaves the job, and stops watching."""
         if self._stop.is_set() or os.getpid() != self._process:
