@@ -1,0 +1,183 @@
+"""The order of the samples: the same on every rank, and the same again after a resume.
+
+Whatever is random in a sampler is made to depend on one key an epoch. With a seedable sampler (the default) the key
+comes from a seed and the number of the epoch; otherwise it is drawn from the random state when the epoch begins, as
+plain torch does, and is part of the state.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+import sys
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.utils.data import RandomSampler, SequentialSampler
+
+from accelerate.data.sampler import DrawnRandomSampler, SeedableRandomSampler
+from accelerate.data.seeds import draw, mix
+from accelerate.data.source import is_plain, is_stateful
+
+__all__ = ["Order", "RandomStreams", "random_sampler", "samplers"]
+
+_FIXED = (SequentialSampler, SeedableRandomSampler, DrawnRandomSampler)
+
+
+def samplers(owner: Any) -> Iterator[Any]:
+    """A batch sampler and what is inside it, outermost first."""
+    seen: set[int] = set()
+    while owner is not None and id(owner) not in seen:
+        seen.add(id(owner))
+        yield owner
+        held = vars(owner) if hasattr(owner, "__dict__") else {}
+        owner = held.get("batch_sampler", held.get("sampler"))
+
+
+def random_sampler(sampler: Any) -> bool:
+    """Whether this is torch's (or torchdata's) shuffle and not somebody's own kind of it."""
+    kind = type(sampler)
+    return kind is RandomSampler or (kind.__name__ == "RandomSampler" and kind.__module__.startswith("torchdata."))
+
+
+class RandomStreams:
+    """A context with global random generators (torch, Python, NumPy) of its own, which go on where they were left."""
+
+    def __init__(self, seed: int) -> None:
+        torch_generator = torch.Generator()
+        torch_generator.manual_seed(mix(seed, 1))
+        self._own: list[Any] = [torch_generator.get_state(), random.Random(mix(seed, 2)).getstate(), None]
+        numpy_random = _numpy_random()
+        if numpy_random is not None:
+            self._own[2] = numpy_random.RandomState(mix(seed, 3) & 0xFFFFFFFF).get_state(legacy=False)
+
+    def __enter__(self) -> None:
+        self._swap()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._swap()
+
+    def _swap(self) -> None:
+        numpy_random = _numpy_random() if self._own[2] is not None else None
+        outside: list[Any] = [torch.get_rng_state(), random.getstate(), None]
+        torch.set_rng_state(self._own[0])
+        random.setstate(self._own[1])
+        if numpy_random is not None:
+            outside[2] = numpy_random.get_state(legacy=False)
+            numpy_random.set_state(self._own[2])
+        self._own = outside
+
+
+def _numpy_random() -> Any:
+    return getattr(sys.modules.get("numpy"), "random", None)
+
+
+class Order:
+    """Controls everything random in ``owner`` (a batch sampler, or a sampler), an epoch at a time.
+
+    seed: of the seedable order; None where each epoch's key is drawn when it begins.
+    agree: makes rank 0's value that of every rank; None where there is one rank, or where one rank reads for all.
+    """
+
+    def __init__(self, owner: Any, *, seed: int | None, agree: Callable[[Any], Any] | None = None) -> None:
+        self.seed = seed
+        self.agree = agree
+        self.parts = list(samplers(owner))
+        # An epoch that changes behind our back was set by somebody who holds the sampler itself.
+        self._told = {id(part): getattr(part, "epoch", None) for part in self.parts}
+        self._drawn: DrawnRandomSampler | None = None
+        self._keyed: list[Any] = []
+        self._given: list[Any] = []
+        self._unknown = False
+        for part in self.parts:
+            self._classify(part)
+
+    def _classify(self, part: Any) -> None:
+        if isinstance(part, DrawnRandomSampler):
+            self._drawn = part
+        elif isinstance(part, _FIXED) or is_plain(part) or hasattr(part, "set_epoch") or is_stateful(part):
+            return
+        elif isinstance(getattr(part, "generator", None), torch.Generator) and self.seed is None:
+            self._given.append(part)
+        elif hasattr(part, "generator"):
+            self._keyed.append(part)
+        elif not type(part).__module__.startswith(("torch.", "torchdata.", "builtins")):
+            self._unknown = True
+
+    @property
+    def is_random(self) -> bool:
+        """Whether there is a seed or key to know about."""
+        seeded = any(isinstance(part, SeedableRandomSampler) for part in self.parts)
+        return seeded or self._drawn is not None or bool(self._keyed or self._given) or self._unknown
+
+    def changed_epoch(self) -> int | None:
+        """The epoch that somebody gave directly to a sampler since the last time, or None."""
+        for part in self.parts:
+            own = getattr(part, "epoch", None)
+            if hasattr(part, "set_epoch") and isinstance(own, int) and own != self._told[id(part)]:
+                return own
+        return None
+
+    def told(self) -> None:
+        """Takes the epochs that the samplers have now as ours."""
+        self._told = {id(part): getattr(part, "epoch", None) for part in self.parts}
+
+    def begin(self, epoch: int, key: int | str | None = None) -> tuple[int | str | None, RandomStreams | None]:
+        """Collective where ``agree`` was given and the key is drawn. Sets everything for ``epoch``.
+
+        Returns the key to remember (give it again to have the same order again; None where the seed tells all), and a
+        context the sampler has to run in, or None.
+        """
+        for part in self.parts:
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(epoch)
+            if isinstance(part, SeedableRandomSampler) and self.seed is not None:
+                part.initial_seed = self.seed
+        self.told()
+        if self._given:
+            return self._begin_given(key), None
+        if self._drawn is not None:
+            self._drawn.forced = key if isinstance(key, int) else None
+            self._drawn.agree = self.agree
+            return key, None
+        if not self._keyed and not self._unknown:
+            return None, None
+        if self.seed is not None:
+            number, told = mix(self.seed, epoch), None
+        else:
+            number = key if isinstance(key, int) else self._agreed(draw())
+            told = number
+        for i, part in enumerate(self._keyed):
+            part.generator = torch.Generator()
+            part.generator.manual_seed(mix(number, i))
+        return told, RandomStreams(number) if self._unknown else None
+
+    @property
+    def drawn_key(self) -> int | None:
+        """The key that a shuffle has drawn itself since ``begin``; it does so with the first index."""
+        return None if self._drawn is None else self._drawn.key
+
+    def _begin_given(self, key: int | str | None) -> str:
+        if isinstance(key, str):
+            states = key
+        else:
+            states = ",".join(_encoded(part.generator.get_state()) for part in self._given)
+            states = self._agreed(states)
+        for part, state in zip(self._given, states.split(","), strict=True):
+            part.generator.set_state(_decoded(state))
+        return states
+
+    def _agreed(self, value: Any) -> Any:
+        return value if self.agree is None else self.agree(value)
+
+
+def _encoded(state: torch.Tensor) -> str:
+    return base64.b64encode(state.numpy().tobytes()).decode("ascii")
+
+
+def _decoded(state: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(base64.b64decode(state)), dtype=torch.uint8)
