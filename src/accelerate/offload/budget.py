@@ -8,7 +8,6 @@ from typing import TypeAlias
 from torch import nn
 
 from accelerate import devices
-from accelerate.offload import speaker
 from accelerate.offload.sizes import Dtype, compute_module_sizes, convert_file_size_to_int
 
 __all__ = ["HOST", "MaxMemory", "get_balanced_memory", "get_max_memory"]
@@ -37,10 +36,6 @@ def get_max_memory(max_memory: MaxMemory | None = None) -> dict[int | str, int]:
             )
         known[key] = convert_file_size_to_int(value)
     numbers = sorted(key for key in known if isinstance(key, int))
-    there = devices.choose().count() if numbers else 0
-    absent = [number for number in numbers if number >= there]
-    if absent:
-        speaker.debug(f"max_memory names the devices {absent}, which this machine does not have.")
     return {key: known[key] for key in (*numbers, *_NAMED) if key in known}
 
 

@@ -4,7 +4,10 @@ from accelerate import lazy
 
 HOMES = {
     "accelerate.commands.config.default": "write_basic_config",
-    "accelerate.modules": "get_model_tp_size get_module_children_bottom_up is_peft_model model_has_dtensor",
+    "accelerate.modules": (
+        "get_model_tp_size get_module_children_bottom_up has_4bit_bnb_layers has_transformer_engine_layers "
+        "is_peft_model model_has_dtensor"
+    ),
     "accelerate.objects": "get_pretty_name merge_dicts recursive_getattr",
     "accelerate.offload.budget": "get_balanced_memory get_max_memory",
     "accelerate.offload.device_map": "check_device_map infer_auto_device_map",
@@ -42,7 +45,7 @@ HOMES = {
     "accelerate.unbuilt": (
         "AbstractTrainStep BertTrainStep GPTTrainStep MegatronLMDummyDataLoader MegatronLMDummyScheduler "
         "T5TrainStep add_model_config_to_megatron_parser apply_fp8_autowrap "
-        "avg_losses_across_data_parallel_group contextual_fp8_autocast convert_model has_4bit_bnb_layers "
+        "avg_losses_across_data_parallel_group contextual_fp8_autocast convert_model "
         "install_xla load_and_quantize_model"
     ),
     "accelerate.utils.ao": "convert_model_to_fp8_ao filter_first_and_last_linear_layers has_ao_layers",
@@ -103,7 +106,6 @@ HOMES = {
         "is_port_in_use load save wait_for_everyone"
     ),
     "accelerate.utils.random": "set_seed synchronize_rng_state synchronize_rng_states",
-    "accelerate.utils.transformer_engine": "has_transformer_engine_layers",
 }
 
 _SUBMODULES = (
