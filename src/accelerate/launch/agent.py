@@ -5,7 +5,6 @@ The only module of the command-line launch that imports torch.
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import signal
@@ -26,7 +25,7 @@ from accelerate.errors import LaunchError
 from accelerate.launch import ports, report
 from accelerate.launch.base import LaunchPlan, Rendezvous
 
-__all__ = ["Ended", "run_agent", "run_command"]
+__all__ = ["Ended", "failures_of", "run_agent", "run_command"]
 
 MEETING_TIMEOUT = 900
 
@@ -119,6 +118,7 @@ def run_agent(
     agent.world_size, agent.announce = plan.world_size, announce
     handler = agent._worker_group.spec.rdzv_handler
     shutdown = True
+    handlers = {sig: signal.getsignal(sig) for sig in _signals()}
     try:
         result: RunResult = agent.run()
         return result
@@ -137,8 +137,17 @@ def run_agent(
             "number of machines and its own --machine_rank, and that the port can be reached."
         ) from error
     finally:
+        # The agent leaves its own behind, and a notebook lives on after it.
+        for sig, before in handlers.items():
+            signal.signal(sig, before)
         if shutdown:
             handler.shutdown()
+
+
+def _signals() -> list[signal.Signals]:
+    if threading.current_thread() is not threading.main_thread():
+        return []
+    return [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT") if hasattr(signal, name)]
 
 
 def _build(
@@ -211,7 +220,7 @@ def run_command(plan: LaunchPlan) -> int:
     if plan.machines[1] > 1 and not env.get("GLOO_SOCKET_IFNAME"):
         # Left alone, gloo tells the other machines whatever address this host's name has, often 127.0.0.1.
         values["GLOO_SOCKET_IFNAME"] = _interface_of(_address_towards(meeting))
-    _quieten()
+    report.quieten()
     folder = meeting.log_dir or tempfile.mkdtemp(prefix="accelerate-launch-")
     quiet = plan.job.config.quiet
     keep = meeting.log_dir is not None
@@ -247,13 +256,3 @@ def _check_port(plan: LaunchPlan, meeting: Rendezvous) -> None:
     """Raises LaunchError where this machine is to open a port that is taken."""
     if plan.machine_rank == 0 and meeting.port and (plan.machines[1] == 1 or ports.is_this_machine(meeting.address)):
         ports.claim(meeting.port)
-
-
-def _quieten() -> None:
-    """Keeps the agent's own log off the screen unless somebody asked torch for it: failures are shown here, once."""
-    if env.get("LOGLEVEL") or env.get("TORCH_CPP_LOG_LEVEL"):
-        return
-    for name in ("torch.distributed.elastic", "torch.distributed.run", "torch.distributed.launcher"):
-        logger = logging.getLogger(name)
-        logger.addHandler(logging.NullHandler())
-        logger.propagate = False

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os.path
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from glob import glob
-from pathlib import Path
 
 __all__ = ["NO_DEVICES", "Devices", "detect"]
 
@@ -25,13 +23,25 @@ class Devices:
 NO_DEVICES = Devices()
 
 
-def _nodes(pattern: str) -> Callable[[], int]:
-    return lambda: len(glob(pattern))
+def _list(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _nodes(prefix: str) -> Callable[[], int]:
+    """Counts the device nodes that are ``prefix`` and a number."""
+    folder, _, name = prefix.rpartition("/")
+    return lambda: sum(entry.startswith(name) and entry[len(name) :].isdigit() for entry in _list(folder))
+
+
+_nvidia_nodes = _nodes("/dev/nvidia")
 
 
 def _nvidia() -> int:
     # On Windows and under WSL there are no device nodes, only the management library.
-    return len(glob("/dev/nvidia[0-9]*")) or (_nvml() if os.path.exists("/dev/dxg") or os.name == "nt" else 0)
+    return _nvidia_nodes() or (_nvml() if os.name == "nt" or os.path.exists("/dev/dxg") else 0)
 
 
 def _nvml() -> int:
@@ -48,23 +58,27 @@ def _nvml() -> int:
 
 def _amd() -> int:
     found = 0
-    for properties in glob("/sys/class/kfd/kfd/topology/nodes/*/properties"):
-        try:
-            words = dict(line.split(maxsplit=1) for line in Path(properties).read_text().splitlines() if " " in line)
-        except OSError:
-            continue
+    folder = "/sys/class/kfd/kfd/topology/nodes"
+    for node in _list(folder):
+        words = dict(
+            line.split(maxsplit=1) for line in _read(f"{folder}/{node}/properties").splitlines() if " " in line
+        )
         found += int(words.get("simd_count", "0")) > 0
     return found
 
 
 def _intel() -> int:
-    found = 0
-    for vendor in glob("/sys/class/drm/renderD*/device/vendor"):
-        try:
-            found += Path(vendor).read_text().strip() == "0x8086"
-        except OSError:
-            continue
-    return found
+    folder = "/sys/class/drm"
+    cards = [entry for entry in _list(folder) if entry.startswith("renderD")]
+    return sum(_read(f"{folder}/{card}/device/vendor").strip() == "0x8086" for card in cards)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        return ""
 
 
 # Torch's name of the device; who makes it; how its devices are counted; the variable that chooses among them; the
@@ -72,12 +86,12 @@ def _intel() -> int:
 _VENDORS: tuple[tuple[str, str, Callable[[], int], str, str], ...] = (
     ("cuda", "NVIDIA", _nvidia, "CUDA_VISIBLE_DEVICES", "version:cuda"),
     ("cuda", "AMD", _amd, "HIP_VISIBLE_DEVICES", "version:hip"),
-    ("npu", "Ascend", _nodes("/dev/davinci[0-9]*"), "ASCEND_RT_VISIBLE_DEVICES", "package:torch_npu"),
-    ("hpu", "Gaudi", _nodes("/dev/accel/accel[0-9]*"), "HABANA_VISIBLE_MODULES", "package:habana_frameworks"),
-    ("mlu", "Cambricon", _nodes("/dev/cambricon_dev[0-9]*"), "MLU_VISIBLE_DEVICES", "package:torch_mlu"),
-    ("musa", "Moore Threads", _nodes("/dev/mtgpu.[0-9]*"), "MUSA_VISIBLE_DEVICES", "package:torch_musa"),
-    ("sdaa", "Tecorigin", _nodes("/dev/tcaicard[0-9]*"), "SDAA_VISIBLE_DEVICES", "package:torch_sdaa"),
-    ("neuron", "Neuron", _nodes("/dev/neuron[0-9]*"), "NEURON_RT_VISIBLE_CORES", "package:torch_neuronx"),
+    ("npu", "Ascend", _nodes("/dev/davinci"), "ASCEND_RT_VISIBLE_DEVICES", "package:torch_npu"),
+    ("hpu", "Gaudi", _nodes("/dev/accel/accel"), "HABANA_VISIBLE_MODULES", "package:habana_frameworks"),
+    ("mlu", "Cambricon", _nodes("/dev/cambricon_dev"), "MLU_VISIBLE_DEVICES", "package:torch_mlu"),
+    ("musa", "Moore Threads", _nodes("/dev/mtgpu."), "MUSA_VISIBLE_DEVICES", "package:torch_musa"),
+    ("sdaa", "Tecorigin", _nodes("/dev/tcaicard"), "SDAA_VISIBLE_DEVICES", "package:torch_sdaa"),
+    ("neuron", "Neuron", _nodes("/dev/neuron"), "NEURON_RT_VISIBLE_CORES", "package:torch_neuronx"),
     ("xpu", "Intel", _intel, "ZE_AFFINITY_MASK", "version:xpu"),
 )
 
@@ -91,11 +105,7 @@ def _torch_supports(what: str) -> bool:
     torch = find_spec("torch")
     if torch is None or torch.origin is None:
         return False
-    try:
-        text = (Path(torch.origin).parent / "version.py").read_text(encoding="utf-8")
-    except OSError:
-        return True
-    for line in text.splitlines():
+    for line in _read(os.path.join(os.path.dirname(torch.origin), "version.py")).splitlines():
         if line.partition(":")[0].partition("=")[0].strip() == name:
             return line.rpartition("=")[2].strip() != "None"
     return True

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from accelerate import env
 from accelerate.launch import report
@@ -16,6 +13,9 @@ from accelerate.launch.base import Job, Launcher, LaunchPlan
 from accelerate.launch.command import process_command
 from accelerate.launch.shape import base_environment, shape_of
 from accelerate.launch.worker import execute, user_traceback
+
+if TYPE_CHECKING:
+    import subprocess
 
 __all__ = ["InlineLauncher"]
 
@@ -81,6 +81,10 @@ def _show_own(error: BaseException, job: Job) -> None:
 
 
 def _run_child(plan: LaunchPlan) -> int:
+    import shutil
+    import subprocess
+    import tempfile
+
     folder = plan.job.config.log_dir or tempfile.mkdtemp(prefix="accelerate-error-")
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, "error.json")

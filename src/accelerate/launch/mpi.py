@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-import tempfile
 from typing import ClassVar
 
 from accelerate import env
 from accelerate.errors import LaunchError
-from accelerate.launch import ports, report
+from accelerate.launch import report
 from accelerate.launch.base import Job, Launcher, LaunchPlan, Rendezvous
 from accelerate.launch.command import process_command
 from accelerate.launch.shape import base_environment, shape_of
@@ -68,6 +65,12 @@ class MpiLauncher(Launcher):
         )
 
     def run(self, plan: LaunchPlan) -> int:
+        import shutil
+        import subprocess
+        import tempfile
+
+        from accelerate.launch import ports
+
         program = shutil.which("mpirun")
         if program is None:
             raise LaunchError("An MPI job was asked for, but there is no mpirun on the PATH. Install OpenMPI or MPICH.")
@@ -135,6 +138,8 @@ def _is_root() -> bool:
 
 def _show(plan: LaunchPlan, folder: str, code: int) -> int:
     """Shows the first record that ranks left in ``folder``, and returns the code to pass on."""
+    import shutil
+
     failures = []
     for entry in sorted(os.listdir(folder)):
         path = os.path.join(folder, entry)

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import os.path
-import shutil
 import sys
-from difflib import get_close_matches
-from importlib.machinery import PathFinder
-from pathlib import Path
 
 from accelerate.errors import LaunchError
 
@@ -31,6 +27,9 @@ def check_program(program: str, *, module: bool, python: bool) -> None:
 def _check_script(path: str) -> None:
     if os.path.exists(path):
         return
+    import shutil
+    from importlib.machinery import PathFinder
+
     folder = os.path.dirname(path) or "."
     if path.startswith("-"):
         raise LaunchError(f"There is no flag {path!r} and no script of that name. Flags go before the script's path.")
@@ -38,7 +37,7 @@ def _check_script(path: str) -> None:
         raise LaunchError(f"There is no script {path!r}: there is no folder {folder!r}{_near_folder(folder)}.")
     name = os.path.basename(path)
     scripts = [entry for entry in os.listdir(folder) if entry.endswith((".py", ".pyz")) or entry == name + ".py"]
-    near = [os.path.join(os.path.dirname(path), match) for match in get_close_matches(name, scripts, n=3, cutoff=0.5)]
+    near = [os.path.join(os.path.dirname(path), match) for match in _near(name, scripts)]
     where = os.path.abspath(folder)
     if not near and shutil.which(path):
         raise LaunchError(f"There is no script {path!r} in {where}. To run the command of that name, add --no_python.")
@@ -51,26 +50,40 @@ def _near_folder(folder: str) -> str:
     parent = os.path.dirname(folder) or "."
     if not os.path.isdir(parent):
         return ""
-    folders = [entry.name for entry in Path(parent).iterdir() if entry.is_dir()]
-    near = get_close_matches(os.path.basename(folder), folders, n=1, cutoff=0.5)
-    return f"; did you mean {os.path.join(os.path.dirname(folder), near[0])!r}?" if near else ""
+    folders = [entry for entry in os.listdir(parent) if os.path.isdir(os.path.join(parent, entry))]
+    near = _near(os.path.basename(folder), folders)
+    return f" (there is {os.path.join(os.path.dirname(folder), near[0])!r})" if near else ""
 
 
 def _check_module(name: str) -> None:
+    from importlib.machinery import PathFinder
+    from pathlib import Path
+
     # Only the first part: finding a submodule imports its parents, which is the program's business.
     first = name.partition(".")[0]
     path = [os.getcwd(), *sys.path]
+    if name.endswith(".py"):
+        raise LaunchError(
+            f"-m {name} was given, but -m takes a module's name: -m {name.removesuffix('.py')}, or leave out -m."
+        )
     if first in sys.builtin_module_names or PathFinder.find_spec(first, path) is not None:
         return
     here = [entry.stem for entry in Path.cwd().iterdir() if entry.suffix == ".py" or (entry / "__init__.py").is_file()]
-    near = get_close_matches(first, here, n=3, cutoff=0.5)
-    hint = f" -m takes a module's name: {name.removesuffix('.py')!r}?" if name.endswith(".py") else ""
-    raise LaunchError(f"There is no module {first!r} on Python's path.{_mean(near) or hint}")
+    near = _near(first, here)
+    raise LaunchError(f"There is no module {first!r} on Python's path.{_mean(near)}")
 
 
 def _check_command(command: str) -> None:
+    import shutil
+
     if shutil.which(command) is None:
         raise LaunchError(f"There is no command {command!r} on the PATH (--no_python runs commands as they are).")
+
+
+def _near(name: str, there: list[str]) -> list[str]:
+    from difflib import get_close_matches
+
+    return get_close_matches(name, there, n=3, cutoff=0.5)
 
 
 def _mean(near: list[str]) -> str:

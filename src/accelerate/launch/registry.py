@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 
 from accelerate.errors import LaunchError
@@ -14,7 +13,7 @@ GROUP = "accelerate.launchers"
 
 _own: dict[str, Launcher] = {}
 
-# Imported when a job is planned; the first two names are tables or classes of their module.
+# In the order of asking; a module is imported when its turn comes.
 _BUILT_IN = {
     "mpi": ("accelerate.launch.mpi", "MpiLauncher"),
     "inline": ("accelerate.launch.inline", "InlineLauncher"),
@@ -73,6 +72,7 @@ def _by_name(name: str) -> Launcher:
     for row in UNBUILT:
         if row.engine == name:
             return row
+    from difflib import get_close_matches
     from importlib.metadata import entry_points
 
     found = {entry.name: entry for entry in entry_points(group=GROUP)}

@@ -6,17 +6,11 @@ rank, host, exact time, the exception's type and the user's frames.
 
 from __future__ import annotations
 
-import json
 import os.path
 import signal
-import socket
 import sys
-import tempfile
-import time
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from accelerate import env
@@ -26,10 +20,12 @@ __all__ = [
     "ERROR_FILE",
     "ERROR_FOLDER",
     "Failure",
+    "account",
     "choose_root",
     "describe",
     "fail",
     "load",
+    "quieten",
     "save_alone",
     "say",
     "show",
@@ -78,6 +74,11 @@ class Failure:
 
 def describe(error: BaseException) -> dict[str, Any]:
     """The record of ``error`` as this rank saw it, without the launcher's own frames."""
+    # What only a failure needs is imported by a failure: this module is part of every launch.
+    import socket
+    import time
+    import traceback
+
     trace = user_traceback(error)
     whole = traceback.TracebackException(type(error), error, trace, compact=True)
     now = time.time()
@@ -104,6 +105,8 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 def write(record: Mapping[str, Any], path: str) -> bool:
     """Writes ``record`` to ``path`` so that a reader sees all of it or nothing; False where it cannot be written."""
+    import json
+
     try:
         partial = f"{path}.partial"
         with open(partial, "w", encoding="utf-8") as file:
@@ -116,8 +119,11 @@ def write(record: Mapping[str, Any], path: str) -> bool:
 
 def load(path: str) -> dict[str, Any] | None:
     """The record in ``path``, or None where there is none or it is not one of ours."""
+    import json
+
     try:
-        record = json.loads(Path(path).read_text(encoding="utf-8"))
+        with open(path, encoding="utf-8") as file:
+            record = json.load(file)
     except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) and isinstance(record.get("message"), dict) else None
@@ -139,6 +145,8 @@ def _in_folder(rank: int) -> str | None:
 
 def save_alone(record: Mapping[str, Any], folder: str | None) -> str | None:
     """Writes the record of a run of one process into ``folder`` (a fresh temporary one by default); its path."""
+    import tempfile
+
     try:
         place = folder or tempfile.mkdtemp(prefix="accelerate-error-")
         os.makedirs(place, exist_ok=True)
@@ -187,9 +195,11 @@ def summarise(
 
 def _bare(failure: Failure, world_size: int) -> dict[str, Any]:
     """The record of a rank that left none."""
+    import socket
+
     return {
         "message": {
-            "message": _what(failure, world_size, ""),
+            "message": account(failure, world_size, ""),
             "extraInfo": {"py_callstack": "", "timestamp": str(int(failure.time))},
         },
         "rank": failure.rank,
@@ -210,7 +220,7 @@ def show(
     """
     _flush()
     counted = f" ({others} more rank{'s' * (others > 1)} failed, shown is the first)" if others > 0 else ""
-    lines = ["", f"accelerate launch: {_what(root, world_size, program)}{counted}."]
+    lines = ["", f"accelerate launch: {account(root, world_size, program)}{counted}."]
     if root.file:
         lines.append(f"The error as JSON: {root.file}")
     if text is None:
@@ -229,7 +239,21 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def _what(root: Failure, world_size: int, program: str) -> str:
+def quieten() -> None:
+    """Keeps torch's log of ending ranks off the screen, unless somebody asked for it: failures are shown here, once."""
+    import logging
+
+    if env.get("LOGLEVEL"):
+        return
+    for name in ("elastic", "run", "launcher"):
+        logger = logging.getLogger(f"torch.distributed.{name}")
+        logger.addHandler(logging.NullHandler())
+        logger.propagate = False
+    logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)
+
+
+def account(root: Failure, world_size: int, program: str = "") -> str:
+    """How a rank failed, in half a sentence."""
     who = f"rank {root.rank} of {world_size}"
     if root.record is not None and root.code >= 0:
         return f"{who} raised an error"

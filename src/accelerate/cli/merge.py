@@ -1,0 +1,73 @@
+"""``accelerate merge-weights``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from accelerate.cli.base import new_parser, run
+from accelerate.errors import NotBuiltError
+
+__all__ = ["main", "merge_command", "merge_command_parser"]
+
+# Where the work is done. Imported by name, because it comes with the sharded strategies.
+HOME = "accelerate.strategies.sharded.merge"
+
+
+def merge_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
+    """The parser of ``accelerate merge-weights``; with ``subparsers`` it is added there."""
+    parser = new_parser("merge-weights", "Turn a sharded FSDP checkpoint into one set of weights.", subparsers)
+    parser.add_argument("checkpoint_directory", help="The folder with the shards, such as pytorch_model_fsdp_0.")
+    parser.add_argument("output_path", help="The folder that the weights are written to.")
+    parser.add_argument(
+        "--unsafe_serialization",
+        "--unsafe-serialization",
+        action="store_true",
+        help="Write a pickle (pytorch_model.bin) instead of safetensors.",
+    )
+    parser.add_argument(
+        "--remove_checkpoint_dir",
+        "--remove-checkpoint-dir",
+        action="store_true",
+        help="Remove the shards once the weights are written.",
+    )
+    if subparsers is not None:
+        parser.set_defaults(func=merge_command)
+    return parser
+
+
+def merge_command(args: argparse.Namespace) -> int:
+    """Merges the shards of a parsed command line and returns 0.
+
+    Raises:
+        CheckpointError: the folder does not hold shards.
+    """
+    try:
+        home = import_module(HOME)
+    except ModuleNotFoundError as error:
+        if error.name != HOME:
+            raise
+        raise NotBuiltError(
+            f"Merging the shards in {args.checkpoint_directory} was asked for, which is not built yet in this version. "
+            "torch.distributed.checkpoint.format_utils.dcp_to_torch_save reads them."
+        ) from None
+    home.merge_fsdp_weights(
+        args.checkpoint_directory,
+        args.output_path,
+        safe_serialization=not args.unsafe_serialization,
+        remove_checkpoint_dir=args.remove_checkpoint_dir,
+    )
+    print(f"The weights are in {args.output_path}.")
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs ``accelerate merge-weights`` on ``argv`` (``sys.argv`` by default) and returns the exit code."""
+    return run("merge-weights", merge_command_parser(), merge_command, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

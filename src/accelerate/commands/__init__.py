@@ -1,0 +1,1 @@
+"""Compatibility path: the commands, under the names that others import them by."""

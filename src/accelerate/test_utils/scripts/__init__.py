@@ -1,0 +1,1 @@
+"""Scripts that the command line starts."""
