@@ -28,6 +28,7 @@ __all__ = [
     "available",
     "compare_versions",
     "deepspeed_required",
+    "folder_of",
     "forget",
     "installed_version",
     "is_4bit_bnb_available",
@@ -149,6 +150,16 @@ def _found(module: str) -> bool:
     for part in below:
         places = [place / part for place in places if (place / part).is_dir() or (place / f"{part}.py").is_file()]
     return not below or bool(places)
+
+
+def folder_of(module: str) -> Path | None:
+    """The folder of a package, found without importing it; None where it is not there."""
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return Path(places[0]) if places else None
 
 
 @cache
