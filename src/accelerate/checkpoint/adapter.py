@@ -64,6 +64,8 @@ class StateAdapter(ABC):
 
     sharded: ClassVar[bool] = False
     engine: ClassVar[bool] = False
+    # Sharded state is brought together into single files on the main process.
+    whole: bool = False
 
     @abstractmethod
     def model_state(self, model: torch.nn.Module) -> ModelState:
@@ -95,15 +97,39 @@ class StateAdapter(ABC):
     ) -> LoadReport:
         """Restores the bare optimizer's state by canonical name. Collective where ``sharded``."""
 
+    def layout(
+        self, optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module | None]
+    ) -> Mapping[str, torch.Tensor]:
+        """The tensors, laid out as the optimizer's state of them is, by the names that ``optimizer_state`` uses.
+        Collective where ``sharded``."""
+        from accelerate.checkpoint.naming import parameter_names
+
+        names, _ = parameter_names(optimizer, models)
+        return {
+            name: parameter
+            for group, own in zip(optimizer.param_groups, names, strict=True)
+            for name, parameter in zip(own, group["params"], strict=True)
+        }
+
+    def optimizer_names(
+        self, optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module | None]
+    ) -> list[list[str]]:
+        """The names that ``optimizer_state`` uses, by group. Collective where ``sharded``."""
+        from accelerate.checkpoint.naming import parameter_names
+
+        if self.sharded:
+            return [list(group["params"]) for group in self.optimizer_state(optimizer, models).param_groups]
+        return parameter_names(optimizer, models)[0]
+
     def check_optimizer_state(
         self, optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module | None], state: OptimizerState
     ) -> LoadReport:
-        """What ``load_optimizer_state`` would restore, by names and shapes; nothing is changed."""
-        from accelerate.checkpoint.naming import parameter_names
+        """What ``load_optimizer_state`` would restore, by names and shapes; nothing is changed. Collective where
+        ``sharded``."""
         from accelerate.checkpoint.optimizer_state import check
 
-        names, _ = parameter_names(optimizer, models)
-        return check(optimizer, names, state)[0]
+        what = f"optimizer {type(optimizer).__name__}"
+        return check(what, self.optimizer_names(optimizer, models), self.layout(optimizer, models), state)[0]
 
     @abstractmethod
     def full_state_dict(self, model: torch.nn.Module, *, cpu: bool = True) -> dict[str, torch.Tensor]:
@@ -113,10 +139,11 @@ class StateAdapter(ABC):
         """Whether an engine's own files hold the state of this prepared optimizer, scheduler or loader already."""
         return False
 
-    def save_engine(self, model: Any, folder: Path, name: str) -> None:
-        """Collective. Writes an engine's own files below ``folder``; only where ``engine``."""
+    def save_engine(self, model: Any, folder: Path, name: str, **options: Any) -> None:
+        """Collective. Writes an engine's own files into ``folder / name``; only where ``engine``. ``options`` are the
+        user's further keywords of ``save_state``."""
         raise TypeError(f"{type(self).__name__} has no engine that writes its own files")
 
-    def load_engine(self, model: Any, folder: Path, name: str) -> None:
+    def load_engine(self, model: Any, folder: Path, name: str, **options: Any) -> None:
         """Collective. Reads what ``save_engine`` wrote; only where ``engine``."""
         raise TypeError(f"{type(self).__name__} has no engine that reads its own files")

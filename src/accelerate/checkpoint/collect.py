@@ -11,44 +11,95 @@ from accelerate import runtime
 from accelerate._version import __version__
 from accelerate.checkpoint import layout
 from accelerate.checkpoint.adapter import ModelState
+from accelerate.checkpoint.divided import Parts, whole_optimizer, whole_pieces
 from accelerate.checkpoint.parts import Piece, Record, Subject, common_pieces, label, model_pieces, optimizer_pieces
 from accelerate.checkpoint.request import SaveRequest
 
-__all__ = ["Contribution", "contribute", "describe", "plain_pieces"]
+__all__ = ["Contribution", "contribute", "describe", "everything_else", "plain_pieces", "purpose"]
 
 
 @dataclass(slots=True, kw_only=True)
 class Contribution:
-    """What one rank brings to a save: the state of its models that hooks left to us, and of its loaders.
+    """What one rank brings to a save.
 
-    ``models`` maps the index of a model to its state and its tensors by name, aliases included.
+    models: the index of each model that hooks left to us → its state and its tensors by name, aliases included.
+    hooked: the other models. parts: this rank's parts of divided state. pieces, records: files of the main process
+    that needed every rank to make.
     """
 
     models: dict[int, tuple[ModelState, Mapping[str, Any]]] = field(default_factory=dict)
     hooked: tuple[int, ...] = ()
     loaders: list[Any] = field(default_factory=list)
+    parts: Parts | None = None
+    pieces: list[Piece] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
 
 
-def contribute(subject: Subject, request: SaveRequest, folder: Path, *, complete: bool) -> Contribution:
-    """What this rank contributes. Collective where ``complete`` (every rank takes part) or the state is sharded.
+def contribute(
+    subject: Subject, request: SaveRequest, folder: Path, *, complete: bool, durable: bool = True
+) -> Contribution:
+    """What this rank contributes. Collective where ``complete`` (every rank takes part), which divided state needs.
 
     Runs the user's hooks as ``hook(models, weights, folder)``; a hook saves a model itself by taking its weights out
     of the list.
     """
     contribution = Contribution()
-    if not subject.adapter.engine:
-        states = [subject.adapter.model_state(model) for model in subject.models]
+    adapter = subject.adapter
+    if adapter.engine:
+        _run_hooks(subject, request, [], folder)
+        _save_engines(subject, request, folder, contribution)
+    else:
+        states = [adapter.model_state(model) for model in subject.models]
         weights = [_with_aliases(state) for state in states]
         given = {id(table): index for index, table in enumerate(weights)}
-        for hook in request.hooks:
-            hook(list(subject.models), weights, str(folder))
+        _run_hooks(subject, request, weights, folder)
         contribution.models = {given[id(table)]: (states[given[id(table)]], table) for table in weights}
         contribution.hooked = tuple(i for i in range(len(states)) if i not in contribution.models)
-    else:
-        for hook in request.hooks:
-            hook(list(subject.models), [], str(folder))
+        if adapter.sharded:
+            _divide(subject, request, folder, contribution, durable)
     contribution.loaders = [_loader_state(loader, complete) for loader in subject.loaders]
     return contribution
+
+
+def _run_hooks(subject: Subject, request: SaveRequest, weights: list[dict[str, Any]], folder: Path) -> None:
+    for hook in request.hooks:
+        hook(list(subject.models), weights, str(folder))
+
+
+def _save_engines(subject: Subject, request: SaveRequest, folder: Path, contribution: Contribution) -> None:
+    """Collective. Lets engines write their own files."""
+    for index, model in enumerate(subject.models):
+        name = layout.engine_folder(index)
+        subject.adapter.save_engine(model, folder, name, **request.engine_options)
+        record = subject.record("engine", index, model, bare_model(subject, model))
+        contribution.records.append({**record, "files": [name]})
+    runtime.current().collectives.barrier()
+
+
+def _divide(subject: Subject, request: SaveRequest, folder: Path, contribution: Contribution, durable: bool) -> None:
+    """Collective. Plans what this rank writes of divided state, or brings it together on the main process."""
+    keep = runtime.current().topology.rank == 0
+    if not subject.adapter.whole:
+        parts = contribution.parts = Parts(folder, durable=durable, asynchronous=request.asynchronous)
+    for index, (state, _) in sorted(contribution.models.items()):
+        bare = bare_model(subject, subject.models[index])
+        if contribution.parts is not None:
+            parts.add_model(subject, index, bare, state)
+        else:
+            pieces, record = whole_pieces(subject, index, bare, state, keep=keep)
+            contribution.pieces += pieces
+            contribution.records.append(record)
+    for index, optimizer in enumerate(subject.optimizers):
+        if subject.adapter.owns(optimizer):
+            continue
+        if contribution.parts is not None:
+            parts.add_optimizer(subject, index)
+        else:
+            pieces, record = optimizer_pieces(subject, index, lambda state: whole_optimizer(state, keep=keep))
+            contribution.pieces += pieces if keep else []
+            contribution.records.append(record)
+    if contribution.parts is not None:
+        contribution.records += parts.records
 
 
 def _with_aliases(state: ModelState) -> dict[str, Any]:
@@ -66,9 +117,10 @@ def _loader_state(loader: Any, complete: bool) -> Any:
 def plain_pieces(
     subject: Subject, request: SaveRequest, contribution: Contribution, mark: str
 ) -> tuple[list[Piece], list[Record]]:
-    """Files and records of models and optimizers that this rank holds whole."""
-    pieces: list[Piece] = []
-    records: list[Record] = []
+    """Files and records of models and optimizers, as far as the main process writes them."""
+    pieces, records = list(contribution.pieces), list(contribution.records)
+    if subject.adapter.sharded or subject.adapter.engine:
+        return pieces, records
     for index, (state, tensors) in sorted(contribution.models.items()):
         made, record = model_pieces(
             index, state, tensors, safe=request.safe, max_shard_size=request.max_shard_size, mark=mark
@@ -111,7 +163,6 @@ def describe(
     subject: Subject,
     records: Sequence[Record],
     *,
-    form: str,
     number: int | None,
     missing: Sequence[int],
     hooked: Sequence[int],
@@ -124,7 +175,6 @@ def describe(
     if hooked:
         notes.append(f"Models {', '.join(map(str, hooked))} were saved by a hook, not by us.")
     return {
-        "form": form,
         "writer": f"accelerate {__version__}",
         "world_size": topology.world_size,
         "number": number,

@@ -12,13 +12,17 @@ __all__ = [
     "checkpoint_name",
     "checkpoint_number",
     "custom_name",
+    "engine_folder",
     "index_name",
     "indexed",
     "looks_like_checkpoint",
+    "model_folder",
     "model_name",
     "numbered",
+    "optimizer_folder",
     "rng_name",
     "shard_pattern",
+    "whole_name",
 ]
 
 CHECKPOINTS = "checkpoints"
@@ -68,6 +72,26 @@ def shard_pattern(name: str) -> str:
 def index_name(name: str) -> str:
     """The file that says which shard of ``name`` holds which tensor."""
     return f"{name}.index.json"
+
+
+def whole_name(index: int) -> str:
+    """The file of the model at ``index`` where a divided one was brought together."""
+    return numbered("pytorch_model_fsdp.bin", index)
+
+
+def model_folder(index: int) -> str:
+    """The folder of the parts of the model at ``index``."""
+    return f"pytorch_model_fsdp_{index}"
+
+
+def optimizer_folder(index: int) -> str:
+    """The folder of the parts of the optimizer at ``index``."""
+    return f"optimizer_{index}"
+
+
+def engine_folder(index: int) -> str:
+    """The folder in which an engine keeps the model at ``index``."""
+    return "pytorch_model" if index == 0 else f"pytorch_model_{index}"
 
 
 def rng_name(rank: int) -> str:

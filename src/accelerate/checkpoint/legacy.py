@@ -7,7 +7,6 @@ from itertools import permutations
 from typing import Any
 
 from accelerate.checkpoint.adapter import OptimizerState, StateAdapter
-from accelerate.checkpoint.naming import parameter_names
 from accelerate.checkpoint.parts import Record
 from accelerate.checkpoint.reader import OpenCheckpoint
 from accelerate.errors import CheckpointError
@@ -29,11 +28,12 @@ def pair_legacy_optimizers(
 
     The order of ``prepare`` is kept unless shapes say that it was another.
     """
-    names = {i: parameter_names(optimizer, models)[0] for i, optimizer in wanted.items()}
+    names = {i: adapter.optimizer_names(optimizer, models) for i, optimizer in wanted.items()}
+    layouts = {i: adapter.layout(optimizer, models) for i, optimizer in wanted.items()}
     fits: dict[tuple[int, int], OptimizerState] = {}
     for i, optimizer in wanted.items():
         for saved, record in records.items():
-            state = _named(source, record, names[i])
+            state = _named(source, record, names[i], layouts[i])
             if state is not None and not adapter.check_optimizer_state(optimizer, models, state).missing:
                 fits[i, saved] = state
     now, then = list(wanted), list(records)
@@ -44,9 +44,11 @@ def pair_legacy_optimizers(
     return found, {saved: fits[i, saved] for i, saved in found.items()}
 
 
-def _named(source: OpenCheckpoint, record: Record, names: list[list[str]]) -> OptimizerState | None:
+def _named(
+    source: OpenCheckpoint, record: Record, names: list[list[str]], layout: Mapping[str, Any]
+) -> OptimizerState | None:
     try:
-        return source.optimizer(record, names)
+        return source.optimizer(record, layout, names)
     except CheckpointError as error:
         if type(error) is not CheckpointError:
             raise

@@ -118,6 +118,7 @@ def load(subject: Subject, store: CheckpointStore, request: LoadRequest) -> Load
     for hook in request.hooks:
         hook(models, str(path))
     plan = agreed(lambda: _planned(subject, request, source, models))
+    _restore_loaders(plan)
     for step in plan.steps:
         step()
     _restore_rng(plan, source)
@@ -172,6 +173,23 @@ def _planned(subject: Subject, request: LoadRequest, source: OpenCheckpoint, mod
     if request.strict:
         plan.refuse(source.path)
     return plan
+
+
+def _restore_loaders(plan: Plan) -> None:
+    """Loaders come first, and together: one may find that its place means nothing to it."""
+    done: list[Callable[[], Any]] = []
+
+    def restore() -> None:
+        for step, undo in plan.loaders:
+            done.append(undo)
+            step()
+
+    try:
+        agreed(restore)
+    except Exception:
+        for undo in done:
+            undo()
+        raise
 
 
 def _restore_rng(plan: Plan, source: OpenCheckpoint) -> None:

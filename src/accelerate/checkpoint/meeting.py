@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from accelerate.errors import CheckpointError
+from accelerate.errors import CheckpointError, RankLeftError
 
-__all__ = ["Attendance", "Board", "Late", "Meeting", "StoreBoard", "job_board"]
+__all__ = ["Attendance", "Board", "Late", "Meeting", "StoreBoard"]
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.02
+_LOOK = 1.0  # seconds between looks at who left
 
 
 class Board(Protocol):
@@ -42,7 +43,8 @@ class StoreBoard:
     """A board on a ``torch.distributed`` store."""
 
     def __init__(self, store: Any) -> None:
-        self._store = store
+        # A connection of its own: a call that blocks on the job's would block this one too.
+        self._store = store.clone() if hasattr(store, "clone") else store
 
     def get(self, key: str) -> bytes | None:
         return bytes(self._store.get(key)) if self._store.check([key]) else None
@@ -58,16 +60,6 @@ class StoreBoard:
             self._store.delete_key(key)
         except (RuntimeError, NotImplementedError):
             pass  # some stores cannot forget, and keep a few hundred bytes
-
-
-def job_board() -> Board | None:
-    """The board of the job's process group; None where there is no group with a store."""
-    import torch.distributed as dist
-
-    if not (dist.is_available() and dist.is_initialized()):
-        return None
-    private: Any = dist.distributed_c10d
-    return StoreBoard(private.PrefixStore("accelerate/checkpoint", private._get_default_store()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +80,16 @@ class Late:
 
 @dataclass(slots=True)
 class Meeting:
-    """One rank's side of every save. ``patience``: seconds a rank waits for the main process."""
+    """One rank's side of every save.
+
+    patience: seconds a rank waits for another one that was counted. gone: the ranks that left the job, and how.
+    """
 
     board: Board
     rank: int
     size: int
     patience: float = 1800.0
+    gone: Callable[[], dict[int, str]] = dict
     _session: int = 0
     _seq: int = 0
     _absent: set[int] = field(default_factory=set)
@@ -123,7 +119,7 @@ class Meeting:
                     waiting.discard(rank)
             return not waiting or (waiting <= self._absent and time.monotonic() - start > grace / 10)
 
-        _poll(everybody, grace)
+        self._poll(everybody, grace)
         self._absent = waiting
         self.board.set("last", json.dumps([self._session, self._clock]).encode())
         return Attendance(session=self._session, parts=parts, missing=tuple(sorted(waiting)))
@@ -172,7 +168,7 @@ class Meeting:
                 found.append(Late(session=session))
             return bool(found)
 
-        if not _poll(counted, self.patience):
+        if not self._poll(counted, self.patience, needed=0):
             self.board.swap(f"here/{self.rank}", here, b"withdrawn")
             raise CheckpointError(
                 f"Rank {self.rank} is in save_state, but the main process did not call it within {self.patience:g} s. "
@@ -213,21 +209,49 @@ class Meeting:
                     return True
             return False
 
-        if not _poll(there, self.patience):
+        if not self._poll(there, self.patience, needed=0):
             raise CheckpointError(
                 f"Rank {self.rank} waited {self.patience:g} s for the main process to {task}. "
                 "Look there for an error, or for a disk that does not answer."
             )
         return found[0]
 
+    # Both
 
-def _poll(ready: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    pause = _FIRST_PAUSE
-    while not ready():
-        left = deadline - time.monotonic()
-        if left <= 0:
-            return False
-        time.sleep(min(pause, left))
-        pause = min(pause * 1.5, _LONGEST_PAUSE)
-    return True
+    def leave(self, session: int, what: str, value: bytes) -> None:
+        """Leaves something for rank 0 in a session."""
+        self.board.set(f"{what}/{session}/{self.rank}", value)
+
+    def collect(self, session: int, what: str, ranks: Sequence[int]) -> dict[int, bytes]:
+        """Rank 0: what each of ``ranks`` has left. Raises CheckpointError where one does not."""
+        found: dict[int, bytes] = {}
+        for rank in ranks:
+            key = f"{what}/{session}/{rank}"
+            if not self._poll(lambda key=key: self.board.get(key) is not None, self.patience, needed=rank):  # type: ignore[misc]
+                raise CheckpointError(f"Rank {rank} did not finish its part of the checkpoint in {self.patience:g} s.")
+            found[rank] = self.board.get(key) or b""
+            self.board.drop(key)
+        return found
+
+    def _poll(self, ready: Callable[[], bool], seconds: float, needed: int | None = None) -> bool:
+        """Waits until ``ready``; says whether it became so. ``needed``: the rank that has to be there for it.
+
+        Raises:
+            RankLeftError: that rank has left the job.
+        """
+        start = looked = time.monotonic()
+        pause = _FIRST_PAUSE
+        while not ready():
+            now = time.monotonic()
+            if now - start >= seconds:
+                return False
+            if needed is not None and now - looked > _LOOK:
+                looked = now
+                gone = self.gone()
+                if needed in gone and not ready():
+                    raise RankLeftError(
+                        f"Rank {self.rank} is in save_state and waits for rank {needed}, which left: {gone[needed]}."
+                    )
+            time.sleep(min(pause, start + seconds - now))
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+        return True

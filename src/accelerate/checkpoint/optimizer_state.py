@@ -68,14 +68,14 @@ def to_torch_layout(state: OptimizerState) -> dict[str, Any]:
 
 
 def check(
-    optimizer: torch.optim.Optimizer, names: Sequence[Sequence[str]], state: OptimizerState
+    what: str, names: Sequence[Sequence[str]], layout: Mapping[str, torch.Tensor], state: OptimizerState
 ) -> tuple[LoadReport, list[int | None]]:
-    """What would be restored, and for every group of ``optimizer`` the saved group it takes its settings from.
+    """What would be restored, and for every group the saved group it takes its settings from.
 
     A saved group belongs to the one that holds its parameters; where groups were parted differently there is none,
-    and the parameters count as missing.
+    and the parameters count as missing. ``what`` names the optimizer in messages, ``names`` are the parameters of every
+    group, ``layout`` has the parameters by name.
     """
-    what = f"optimizer {type(optimizer).__name__}"
     if "raw" in state.extra:
         return LoadReport(restored=("raw",)), [None] * len(names)
     saved = [list(group["params"]) for group in state.param_groups]
@@ -90,8 +90,8 @@ def check(
         elif source is not None and set(saved[source]) != set(group):
             source = None
         sources.append(source)
-        for name, parameter in zip(group, optimizer.param_groups[index]["params"], strict=True):
-            reason = "" if name not in owner else _misfit(state.state.get(name, {}), parameter)
+        for name in group:
+            reason = _misfit(state.state.get(name, {}), layout[name]) if name in owner and name in layout else ""
             if name not in owner or source is None or reason:
                 missing.append(f"{what}: {name} (group {index}){reason}")
             else:
@@ -122,10 +122,16 @@ def restore(
     if "raw" in state.extra:
         optimizer.load_state_dict(_own(dict(state.extra["raw"])))
         return LoadReport(restored=("raw",))
-    report, sources = check(optimizer, names, state)
+    what = f"optimizer {type(optimizer).__name__}"
+    layout = {
+        name: parameter
+        for group, own in zip(optimizer.param_groups, names, strict=True)
+        for name, parameter in zip(own, group["params"], strict=True)
+    }
+    report, sources = check(what, names, layout, state)
     if strict and (report.missing or report.unexpected):
         raise CheckpointMismatchError(
-            f"The checkpoint does not fit optimizer {type(optimizer).__name__}; nothing was changed.\n"
+            f"The checkpoint does not fit {what}; nothing was changed.\n"
             f"  expected and not found: {', '.join(report.missing[:20]) or 'nothing'}\n"
             f"  found and not expected: {', '.join(report.unexpected[:20]) or 'nothing'}\n"
             "Create it with the same parameter groups, or pass strict=False to restore what fits."
@@ -151,7 +157,8 @@ def _own(values: dict[Any, Any]) -> dict[Any, Any]:
 
         def owned(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
-                return pool.submit(value.clone) if value.numel() > 1 << 16 else value.clone()
+                large = type(value) is torch.Tensor and value.numel() > 1 << 16
+                return pool.submit(value.clone) if large else value.clone()
             if isinstance(value, dict):
                 return {key: owned(item) for key, item in value.items()}
             return type(value)(map(owned, value)) if type(value) in (list, tuple) else value

@@ -11,8 +11,8 @@ import torch
 import xxhash
 
 from accelerate.checkpoint import layout
-from accelerate.checkpoint.adapter import ModelState, StateAdapter
-from accelerate.checkpoint.naming import describe_class, parameter_names
+from accelerate.checkpoint.adapter import ModelState, OptimizerState, StateAdapter
+from accelerate.checkpoint.naming import describe_class
 from accelerate.checkpoint.optimizer_state import to_torch_layout
 from accelerate.checkpoint.plain import tied_names
 
@@ -28,6 +28,7 @@ __all__ = [
     "model_signature",
     "optimizer_groups",
     "optimizer_pieces",
+    "optimizer_record",
     "scheduler_owner",
     "shards_of",
 ]
@@ -160,28 +161,43 @@ def _index(name: str, shards: Sequence[Piece]) -> Piece:
     )
 
 
-def optimizer_groups(optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module | None]) -> list[list[str]]:
-    """``"<model>/<name>"`` for every parameter, by group; one of no model shows its shape."""
-    from accelerate.checkpoint.naming import canonical_parameters
+def optimizer_groups(
+    names: Sequence[Sequence[str]], optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module | None]
+) -> list[list[str]]:
+    """``"<model>/<name>"`` for every parameter, by group; ``names`` are those of ``naming.parameter_names``."""
+    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    owners = [
+        index
+        for index, model in enumerate(models)
+        if model is not None and any(id(p) in stepped for p in model.parameters())
+    ]
+    if len(owners) == 1:
+        return [[f"{owners[0]}/{name}" for name in group] for group in names]
+    return [list(group) for group in names]
 
-    owners: dict[int, str] = {}
-    for index, model in enumerate(models):
-        for name, parameter in canonical_parameters(model) if model is not None else ():
-            owners.setdefault(id(parameter), f"{index}/{name}")
-    return [[owners.get(id(p), f"?{tuple(p.shape)}") for p in group["params"]] for group in optimizer.param_groups]
 
-
-def optimizer_pieces(subject: Subject, index: int) -> tuple[list[Piece], Record]:
-    """The file of one optimizer, in torch's own layout, and its record, which has the names."""
-    optimizer = bare_optimizer(subject.optimizers[index])
-    state = subject.adapter.optimizer_state(optimizer, subject.models)
+def optimizer_record(
+    subject: Subject, index: int, optimizer: torch.optim.Optimizer, state: OptimizerState, files: list[str]
+) -> Record:
+    """The record of an optimizer: which parameters of which models it steps."""
     record = subject.record("optimizer", index, subject.optimizers[index], optimizer)
-    record["groups"] = optimizer_groups(optimizer, subject.models)
-    record["parameters"], record["named"] = parameter_names(optimizer, subject.models)
-    if "raw" not in state.extra:
-        record["parameters"] = [list(group["params"]) for group in state.param_groups]
-    record["files"] = [layout.numbered("optimizer.bin", index)]
-    return [Piece(file=record["files"][0], form="object", value=to_torch_layout(state))], record
+    names = [list(group["params"]) for group in state.param_groups]
+    if "raw" in state.extra:
+        names = subject.adapter.optimizer_names(optimizer, subject.models)
+    groups = optimizer_groups(names, optimizer, subject.models)
+    return {**record, "groups": groups, "parameters": names, "named": state.named, "files": files}
+
+
+def optimizer_pieces(
+    subject: Subject, index: int, gather: Callable[[OptimizerState], OptimizerState] = lambda state: state
+) -> tuple[list[Piece], Record]:
+    """The file of one optimizer, in torch's own layout, and its record, which has the names. ``gather`` brings a
+    divided state together."""
+    optimizer = bare_optimizer(subject.optimizers[index])
+    state = gather(subject.adapter.optimizer_state(optimizer, subject.models))
+    file = layout.numbered("optimizer.bin", index)
+    record = optimizer_record(subject, index, optimizer, state, [file])
+    return [Piece(file=file, form="object", value=to_torch_layout(state))], record
 
 
 def loader_shape(loader: Any) -> list[int | None]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from accelerate.checkpoint.adapter import LoadReport
+from accelerate.checkpoint.adapter import LoadReport, ModelState
 from accelerate.checkpoint.legacy import pair_legacy_optimizers
 from accelerate.checkpoint.matching import Candidate, match
 from accelerate.checkpoint.naming import describe_class
@@ -23,7 +23,7 @@ from accelerate.checkpoint.parts import (
     optimizer_groups,
     scheduler_owner,
 )
-from accelerate.checkpoint.plain import check_tensors, tied_names
+from accelerate.checkpoint.plain import check_tensors
 from accelerate.checkpoint.reader import OpenCheckpoint
 from accelerate.checkpoint.request import LoadRequest
 from accelerate.errors import CheckpointMismatchError
@@ -35,9 +35,11 @@ __all__ = ["Plan", "make_plan"]
 class Plan:
     """Steps that restore, in order, and what they will have restored.
 
-    ``lacking``: objects that stay as they are because the checkpoint has nothing for them, which is no error.
+    loaders: steps that come before all others, since a loader may still refuse; with what undoes each.
+    lacking: objects that stay as they are because the checkpoint has nothing for them, which is no error.
     """
 
+    loaders: list[tuple[Callable[[], None], Callable[[], Any]]] = field(default_factory=list)
     steps: list[Callable[[], None]] = field(default_factory=list)
     restored: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
@@ -78,6 +80,8 @@ def _listed(names: Sequence[str], most: int = 30) -> str:
 def make_plan(subject: Subject, request: LoadRequest, source: OpenCheckpoint, models: Sequence[Any]) -> Plan:
     """The plan to load ``source``; ``models`` are those that hooks have left to load. Collective where sharded."""
     plan = Plan()
+    if subject.adapter.engine:
+        _plan_engines(plan, subject, request, source)
     places = _plan_models(plan, subject, request, source, models)
     order = _in_saved_order(subject, source, places)
     optimizers = _plan_optimizers(plan, subject, request, source, order)
@@ -116,12 +120,13 @@ def _plan_models(
 ) -> dict[int, int]:
     """Plans the models; index now → index saved."""
     records = {record["index"]: record for record in source.of("model")}
-    wanted = {i: model for i, model in enumerate(subject.models) if any(model is left for left in models)}
+    left = [] if subject.adapter.engine else models
+    wanted = {i: model for i, model in enumerate(subject.models) if any(model is one for one in left)}
     states = {i: subject.adapter.model_state(model) for i, model in wanted.items()}
     bare = {i: getattr(subject.adapter, "bare", lambda m: m)(model) for i, model in wanted.items()}
     saved, now = [], []
     for record in records.values():
-        signature = record.get("signature") or model_signature(source.shapes(record))
+        signature = record.get("signature") or model_signature(source.shapes(record))  # older layouts have none
         kind = record["class"] if not source.legacy else "?"
         saved.append(_saved(record, (kind, signature), signature, kind, "any"))
     for i, state in states.items():
@@ -132,27 +137,48 @@ def _plan_models(
         now.append(_candidate(subject, "model", i, wanted[i], bare[i], (kind, signature), signature, kind, "any"))
     found = match("model", saved, now, by_order=request.by_order)
     for candidate in now:
-        i = candidate.index
-        if i not in found:
+        if candidate.index in found:
+            i = candidate.index
+            _plan_model(plan, subject, source, records[found[i]], wanted[i], states[i], candidate.label)
+        else:
             plan.missing.append(candidate.label)
-            continue
-        record = records[found[i]]
-        tensors = source.tensors(record)
-        state = states[i]
-        expected = {**state.tensors, **{n: state.tensors[kept] for n, kept in state.aliases.items()}}
-        offered = {n: t for n, t in tensors.items() if isinstance(t, torch.Tensor)}
-        plan.note(
-            candidate.label, check_tensors(expected, offered, state.aliases or tied_names(expected), candidate.label)
-        )
-        if "extra" in record:
-            tensors.update(source.object({"files": [record["extra"]]}))
-
-        def step(model: Any = wanted[i], tensors: dict[str, Any] = tensors) -> None:
-            subject.adapter.load_model_state(model, tensors, strict=False)
-
-        plan.steps.append(step)
     plan.unclaimed.extend(label(r) for index, r in records.items() if index not in found.values())
     return found
+
+
+def _plan_engines(plan: Plan, subject: Subject, request: LoadRequest, source: OpenCheckpoint) -> None:
+    """Plans models whose engines read their own files."""
+    records = {record["index"]: record for record in source.of("engine")}
+    now = [_candidate(subject, "engine", i, m, m, describe_class(m), "any") for i, m in enumerate(subject.models)]
+    saved = [_saved(record, record["class"], "any") for record in records.values()]
+    found = match("engine", saved, now, by_order=request.by_order)
+    for candidate in now:
+        if candidate.index not in found:
+            plan.missing.append(candidate.label)
+            continue
+        name, model = records[found[candidate.index]]["files"][0], subject.models[candidate.index]
+        plan.restored.append(candidate.label)
+        plan.steps.append(
+            lambda name=name, model=model: subject.adapter.load_engine(  # type: ignore[misc]
+                model, source.path, name, **request.engine_options
+            )
+        )
+
+
+def _plan_model(
+    plan: Plan, subject: Subject, source: OpenCheckpoint, record: Record, model: Any, state: ModelState, what: str
+) -> None:
+    expected = {**state.tensors, **{n: state.tensors[kept] for n, kept in state.aliases.items()}}
+    offered = {n: torch.empty(shape, device="meta") for n, shape in source.shapes(record).items()}
+    plan.note(what, check_tensors(expected, offered, state.aliases, what))
+
+    def step() -> None:
+        tensors = source.tensors(record, expected)
+        if "extra" in record:
+            tensors.update(source.object({"files": [record["extra"]]}))
+        subject.adapter.load_model_state(model, tensors, strict=False)
+
+    plan.steps.append(step)
 
 
 def _in_saved_order(subject: Subject, source: OpenCheckpoint, places: dict[int, int]) -> list[Any]:
@@ -186,12 +212,15 @@ def _plan_optimizers(
         now = [
             _candidate(
                 subject, "optimizer", i, subject.optimizers[i], bare,
-                *_optimizer_keys(describe_class(bare), optimizer_groups(bare, order)),
+                *_optimizer_keys(
+                    describe_class(bare), optimizer_groups(subject.adapter.optimizer_names(bare, order), bare, order)
+                ),
             )
             for i, bare in wanted.items()
         ]  # fmt: skip
         found = match("optimizer", saved, now, by_order=request.by_order)
-        states = {index: source.optimizer(records[index]) for index in found.values()}
+        layouts = {index: subject.adapter.layout(wanted[i], order) for i, index in found.items()}
+        states = {index: source.optimizer(records[index], layouts[index]) for index in found.values()}
     for i, bare in wanted.items():
         what = label(subject.record("optimizer", i, subject.optimizers[i], bare))
         if i not in found:
@@ -228,9 +257,10 @@ def _plan_schedulers(
         kind = "?" if source.legacy else describe_class(bare)
         place = None if owner is None else optimizers.get(owner)
         now.append(_candidate(subject, "scheduler", i, scheduler, bare, (kind, place), kind, "any"))
-    _plan_simple(
+    steps = _plan_simple(
         plan, request, source, "scheduler", now, lambda i, state: wanted[i].load_state_dict(state), _kind_and_owner
     )
+    plan.steps.extend(steps.values())
 
 
 def _kind_and_owner(record: Record, legacy: bool) -> tuple[Any, ...]:
@@ -250,10 +280,31 @@ def _plan_loaders(plan: Plan, subject: Subject, request: LoadRequest, source: Op
         shape = tuple(record.get("shape", ()))
         return (record["class"], *shape), shape, "any"
 
-    _plan_simple(
+    steps = _plan_simple(
         plan, request, source, "loader", now, lambda i, state: subject.loaders[i].load_state_dict(state), keys,
         optional=True,
     )  # fmt: skip
+    labels = {candidate.index: candidate.label for candidate in now}
+    tolerant = source.legacy or not request.strict
+    for index, step in steps.items():
+        taken = _tolerated(plan, labels[index], step) if tolerant else step
+        plan.loaders.append((taken, _undo(subject.loaders[index])))
+
+
+def _undo(loader: Any) -> Callable[[], Any]:
+    before = loader.state_dict()
+    return lambda: loader.load_state_dict(before)
+
+
+def _tolerated(plan: Plan, what: str, step: Callable[[], None]) -> Callable[[], None]:
+    def tolerated() -> None:
+        try:
+            step()
+        except CheckpointMismatchError as error:
+            plan.restored.remove(what)
+            plan.lacking.append(f"{what}: {error}")
+
+    return tolerated
 
 
 def _plan_objects(plan: Plan, subject: Subject, request: LoadRequest, source: OpenCheckpoint) -> None:
@@ -261,10 +312,11 @@ def _plan_objects(plan: Plan, subject: Subject, request: LoadRequest, source: Op
         _candidate(subject, "object", i, custom, custom, "?" if source.legacy else describe_class(custom), "any")
         for i, custom in enumerate(subject.customs)
     ]
-    _plan_simple(
+    steps = _plan_simple(
         plan, request, source, "object", now, lambda i, state: subject.customs[i].load_state_dict(state),
         lambda record, legacy: ("?" if legacy else record["class"], "any"),
     )  # fmt: skip
+    plan.steps.extend(steps.values())
     scalers = source.of("scaler")
     if subject.scaler is not None and scalers:
         state = source.object(scalers[0])
@@ -287,13 +339,14 @@ def _plan_simple(
     keys: Callable[[Record, bool], tuple[Any, ...]],
     *,
     optional: bool = False,
-) -> None:
-    """Plans objects whose state is one small file each."""
+) -> dict[int, Callable[[], None]]:
+    """Plans objects whose state is one small file each; the step for each index now."""
     records = {record["index"]: record for record in source.of(kind)}
     states = {index: source.object(record) for index, record in records.items()} if now else {}
     saved = [_saved(r, *keys(r, source.legacy), content=states.get(i)) for i, r in records.items()]
     # Objects of an older layout have neither names nor classes: their number is all there is to go by.
     found = match(kind, saved, now, by_order=request.by_order or source.legacy)
+    steps: dict[int, Callable[[], None]] = {}
     for candidate in now:
         index = candidate.index
         if index not in found:
@@ -301,5 +354,6 @@ def _plan_simple(
             continue
         plan.restored.append(candidate.label)
         state = states[found[index]]
-        plan.steps.append(lambda index=index, state=state: restore(index, state))  # type: ignore[misc]
+        steps[index] = lambda index=index, state=state: restore(index, state)  # type: ignore[misc]
     plan.unclaimed.extend(label(r) for index, r in records.items() if index not in found.values())
+    return steps

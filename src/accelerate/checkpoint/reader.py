@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from accelerate.checkpoint import layout
+from accelerate.checkpoint import dcp, divided, layout
 from accelerate.checkpoint.adapter import OptimizerState
 from accelerate.checkpoint.manifest import MANIFEST, Manifest
 from accelerate.checkpoint.objects import read_object
@@ -40,13 +40,13 @@ class OpenCheckpoint:
         """The records of one kind of object, by index."""
         return sorted((r for r in self.content["objects"] if r["kind"] == kind), key=lambda r: r["index"])
 
-    def object(self, record: Record) -> Any:
-        """What the one file of a record holds.
+    def object(self, record: Record, *, mapped: bool = False) -> Any:
+        """What the one file of a record holds; ``mapped`` tensors are views of the file.
 
         Raises:
             PickleRefusedError: it would have to be unpickled.
         """
-        return read_object(self.path / record["files"][0], allow_pickle=self._allow_pickle)
+        return read_object(self.path / record["files"][0], allow_pickle=self._allow_pickle, mapped=mapped)
 
     def step(self) -> int | None:
         """The accelerator's step count."""
@@ -56,37 +56,74 @@ class OpenCheckpoint:
             return int(self.object(record).get("step", 0))
         return None
 
+    def _folder(self, record: Record) -> Path | None:
+        """The folder of parts that a record's state is in; None where it is in files."""
+        path = self.path / record["files"][0]
+        return path if dcp.is_folder(path) else None
+
     # Models
 
-    def tensors(self, record: Record) -> dict[str, Any]:
-        """A model's tensors by name, aliases included, and what it keeps beside tensors."""
-        found: dict[str, Any] = {}
-        aliases = dict(record.get("aliases", {}))
-        for file in record["files"]:
-            path = self.path / file
-            if file.endswith(".safetensors"):
-                found.update(read_tensors(path))
-                aliases.update((k, v) for k, v in read_header(path)[1].items() if k not in found and v in found)
-            elif file.endswith(".bin"):
-                found.update(read_object(path, allow_pickle=self._allow_pickle))
-        found.update((name, found[kept]) for name, kept in aliases.items() if kept in found)
+    def tensors(self, record: Record, like: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        """A model's tensors by name, aliases included. ``like`` are the model's: where one of them is divided, and so
+        is the checkpoint, only this rank's part is read."""
+        folder = self._folder(record)
+        found = divided.read_model(folder, like) if folder is not None else self._from_files(record)
+        for name, kept in self._aliases(record, found).items():
+            found.setdefault(name, found[kept])
         return found
+
+    def _from_files(self, record: Record) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for file in record["files"]:
+            if file.endswith(".safetensors"):
+                found.update(read_tensors(self.path / file))
+            elif file.endswith(".bin") and file != record.get("extra"):
+                found.update(read_object(self.path / file, allow_pickle=self._allow_pickle))
+        return found
+
+    def _aliases(self, record: Record, found: Mapping[str, Any]) -> dict[str, str]:
+        aliases = dict(record.get("aliases", {}))
+        if self.legacy:
+            for file in record["files"]:
+                if file.endswith(".safetensors"):
+                    aliases.update(read_header(self.path / file)[1])
+        return {name: kept for name, kept in aliases.items() if kept in found}
 
     def shapes(self, record: Record) -> dict[str, tuple[int, ...]]:
         """The shapes of a model's tensors by name, aliases included."""
-        return {n: tuple(t.shape) for n, t in self.tensors(record).items() if isinstance(t, torch.Tensor)}
+        folder = self._folder(record)
+        if folder is None:
+            found: Mapping[str, Any] = self._from_files(record)
+            shapes = {n: tuple(t.shape) for n, t in found.items() if isinstance(t, torch.Tensor)}
+        else:
+            shapes = dcp.shapes(folder, divided.MODEL)
+        shapes.update((name, shapes[kept]) for name, kept in self._aliases(record, shapes).items())
+        return shapes
 
     # Optimizers
 
-    def optimizer(self, record: Record, names: list[list[str]] | None = None) -> OptimizerState:
-        """An optimizer's state by name. ``names`` stand in where the checkpoint has none.
+    def optimizer(
+        self, record: Record, like: Mapping[str, torch.Tensor], names: list[list[str]] | None = None
+    ) -> OptimizerState:
+        """An optimizer's state by name. ``like`` are the parameters now, by name; ``names`` stand in where the
+        checkpoint has none.
 
         Raises:
             CheckpointError: its groups are not as long as ``names`` says.
         """
-        state = self.object(record)
-        known = record.get("parameters", names)
+        folder = self._folder(record)
+        if folder is not None:
+            return divided.read_optimizer(folder, like)
+        state = self.object(record, mapped=True)
         groups = state.get("param_groups", []) if isinstance(state, Mapping) else []
+        if any(isinstance(name, str) for group in groups for name in group["params"]):
+            known: Any = [list(group["params"]) for group in groups]
+            order = {name: index for index, name in enumerate(name for group in known for name in group)}
+            groups = [{**group, "params": [order[name] for name in group["params"]]} for group in groups]
+            table = {order[name]: values for name, values in state["state"].items() if name in order}
+            state = {**state, "state": table, "param_groups": groups}
+        else:
+            known = record.get("parameters", names)
         if known is None or [len(g["params"]) for g in groups] != [len(own) for own in known]:
             raise CheckpointError(
                 f"{self.path / record['files'][0]} has parameter groups of {[len(g['params']) for g in groups]} "
@@ -98,8 +135,8 @@ class OpenCheckpoint:
 
     def _scan(self) -> list[Record]:
         records = [*self._scan_models()]
-        for kind, name in (("optimizer", "optimizer.bin"), ("scheduler", "scheduler.bin")):
-            records += self._numbered(kind, name)
+        records += self._numbered("optimizer", "optimizer.bin") or self._folders("optimizer", layout.optimizer_folder)
+        records += self._numbered("scheduler", "scheduler.bin")
         loaders = {r["index"]: r for r in self._numbered("loader", "sampler.bin")}
         loaders.update((r["index"], r) for r in self._numbered("loader", "dl_state_dict.bin"))
         records += loaders.values()
@@ -116,9 +153,19 @@ class OpenCheckpoint:
             if path.is_file()
         ]
 
+    def _folders(self, kind: str, name: Callable[[int], str]) -> list[Record]:
+        found: list[Record] = []
+        while dcp.is_folder(self.path / name(len(found))):
+            index = len(found)
+            found.append(
+                {"kind": kind, "index": index, "names": [], "token": "", "class": f"?.{kind}", "files": [name(index)]}
+            )
+        return found
+
     def _scan_models(self) -> Iterator[Record]:
         seen: set[int] = set()
-        for name in (layout.SAFE_WEIGHTS_NAME, layout.WEIGHTS_NAME):
+        yield from self._folders("model", layout.model_folder)
+        for name in (layout.SAFE_WEIGHTS_NAME, layout.WEIGHTS_NAME, layout.whole_name(0)):
             for index, files in self._weights(name):
                 if index in seen:
                     continue

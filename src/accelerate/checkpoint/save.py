@@ -11,9 +11,11 @@ from typing import Any
 from accelerate import runtime
 from accelerate.checkpoint import layout, rng_files
 from accelerate.checkpoint.asynchronous import Save, finished, in_background, raise_outcome, with_main
-from accelerate.checkpoint.collect import contribute, describe, everything_else, plain_pieces
+from accelerate.checkpoint.collect import Contribution, contribute, describe, everything_else, plain_pieces
+from accelerate.checkpoint.divided import Receipt
+from accelerate.checkpoint.job import meeting_of_job
 from accelerate.checkpoint.local_store import LocalStore
-from accelerate.checkpoint.meeting import Late, Meeting, job_board
+from accelerate.checkpoint.meeting import Late, Meeting
 from accelerate.checkpoint.parts import Piece, Subject
 from accelerate.checkpoint.request import SaveRequest
 from accelerate.checkpoint.staging import Staging
@@ -43,6 +45,12 @@ class _Round:
     number: int | None
     transaction: Transaction
     leads: bool = True
+
+    def receipts(self) -> dict[int, bytes]:
+        """What the other ranks told when they had written their parts."""
+        if self.meeting is None:
+            return {}
+        return self.meeting.collect(self.session, "receipt", range(1, self.meeting.size))
 
     def end(self, error: BaseException | None = None) -> None:
         if error is not None:
@@ -100,13 +108,12 @@ class Saver:
         if topology.world_size == 1:
             return None
         if self._meeting is None:
-            board = job_board()
-            if board is None:
+            self._meeting = meeting_of_job()
+            if self._meeting is None:
                 raise CheckpointError(
                     f"Rank {topology.rank} of {topology.world_size} has no process group to find the others with. Save "
                     "before the group is destroyed."
                 )
-            self._meeting = Meeting(board, topology.rank, topology.world_size)
         self._meeting.at(_clock(subject))
         return self._meeting
 
@@ -149,7 +156,10 @@ class Saver:
     def _write(self, subject: Subject, request: SaveRequest, now: _Round, *, complete: bool) -> Save:
         """This rank's contribution, and the checkpoint itself: now, or in the background."""
         try:
-            pieces, content = self._gather(subject, request, now, complete=complete)
+            contribution = contribute(
+                subject, request, now.transaction.folder, complete=complete, durable=self.store.durable
+            )
+            pieces, content = self._gather(subject, request, now, contribution)
             if request.asynchronous:
                 pieces = self._staging.take(pieces)
         except BaseException as error:
@@ -158,7 +168,11 @@ class Saver:
 
         def work() -> None:
             try:
+                receipts = _write_parts(contribution, now.transaction, 0)
                 write_pieces(now.transaction, pieces)
+                if contribution.parts is not None:
+                    receipts.update(now.receipts())
+                    contribution.parts.finish(now.transaction, receipts)
                 now.transaction.commit(content)
                 if request.root is not None and request.limit is not None:
                     self.store.prune(request.root, request.limit)
@@ -179,9 +193,8 @@ class Saver:
         return finished(str(now.target))
 
     def _gather(
-        self, subject: Subject, request: SaveRequest, now: _Round, *, complete: bool
+        self, subject: Subject, request: SaveRequest, now: _Round, contribution: Contribution
     ) -> tuple[list[Piece], dict[str, Any]]:
-        contribution = contribute(subject, request, now.transaction.folder, complete=complete)
         pieces, records = plain_pieces(subject, request, contribution, now.transaction.id)
         more_pieces, more_records = everything_else(subject, contribution, now.parts)
         if now.missing:
@@ -189,7 +202,6 @@ class Saver:
         content = describe(
             subject,
             [*records, *more_records],
-            form="plain",
             number=now.number,
             missing=now.missing,
             hooked=contribution.hooked,
@@ -214,11 +226,34 @@ class Saver:
         if request.each_node and topology.is_local_main:
             self._write_here(subject, request, target, decision)
         else:
-            contribute(subject, request, Path(decision["folder"]), complete=decision["complete"])
+            self._take_part(subject, request, decision, meeting, came)
         save = with_main(str(target), meeting, came)
         if not request.asynchronous:
             save.wait()
         return save, decision["number"]
+
+    def _take_part(
+        self, subject: Subject, request: SaveRequest, decision: dict[str, Any], meeting: Meeting, session: int
+    ) -> None:
+        """This rank's contribution, and its own parts of divided state: now, or in the background."""
+        folder = Path(decision["folder"])
+        contribution = contribute(subject, request, folder, complete=decision["complete"], durable=self.store.durable)
+        if contribution.parts is None:
+            return
+
+        def work() -> None:
+            try:
+                transaction = self.store.join(folder, decision["id"])
+                told = _write_parts(contribution, transaction, meeting.rank)[meeting.rank]
+            except BaseException as error:
+                meeting.leave(session, "receipt", Receipt.failure(error))
+                raise
+            meeting.leave(session, "receipt", told)
+
+        if request.asynchronous:
+            in_background(decision["target"], work)
+        else:
+            work()
 
     def _write_here(self, subject: Subject, request: SaveRequest, target: Path, decision: dict[str, Any]) -> None:
         """Writes this machine's own copy, for file systems that machines do not share."""
@@ -232,6 +267,10 @@ class Saver:
             leads=False,
         )
         self._write(subject, request, now, complete=decision["complete"])
+
+
+def _write_parts(contribution: Contribution, transaction: Transaction, rank: int) -> dict[int, bytes]:
+    return {} if contribution.parts is None else {rank: contribution.parts.write(transaction, rank)}
 
 
 def _clock(subject: Subject) -> str:

@@ -62,7 +62,9 @@ class Transaction(ABC):
 
 
 class CheckpointStore(ABC):
-    """A place for checkpoints."""
+    """A place for checkpoints. ``durable``: a commit returns when bytes are on the disk."""
+
+    durable: bool = True
 
     @abstractmethod
     def begin(self, target: Path) -> Transaction:
