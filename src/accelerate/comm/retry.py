@@ -41,7 +41,6 @@ def find_executable_batch_size(
     @functools.wraps(run)
     def attempt(*args: Any, **kwargs: Any) -> Any:
         _check_call(run, args, kwargs)
-        clear_device_cache(garbage_collection=True)
         size, name = starting_batch_size, getattr(run, "__name__", repr(run))
         while size > 0:
             result, failure = _try(run, size, args, kwargs)
