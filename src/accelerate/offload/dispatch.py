@@ -27,6 +27,7 @@ from accelerate.offload.disk import (
     offload_state_dict,
 )
 from accelerate.offload.hooks import ADDED_ATTRIBUTES, add_hook_to_module
+from accelerate.offload.sizes import parts
 from accelerate.offload.tensors import Device
 from accelerate.offload.tied import device_of_name, find_tied_parameters, retie_parameters
 
@@ -140,6 +141,7 @@ def dispatch_model(
         ValueError: the map leaves parameters out, or there is no folder for "disk".
     """
     public("check_device_map", check_device_map)(model, device_map)
+    named, device_map = device_map, _disjoint(model, device_map)
     places = set(device_map.values())
     if len(places) == 1 and "disk" not in places and not force_hooks:
         _move_whole(model, next(iter(places)))
@@ -149,8 +151,23 @@ def dispatch_model(
         weights = _offloaded_weights(model, device_map, main_device, state_dict, offload_dir, offload_index)
         _hook(model, device_map, main_device, weights, offload_buffers, skip_keys, preload_module_classes)
         _refuse_moves(model)
-    model.hf_device_map = dict(device_map)  # type: ignore[assignment]
+    model.hf_device_map = dict(named)  # type: ignore[assignment]
     return model
+
+
+def _disjoint(model: nn.Module, device_map: Mapping[str, Device]) -> dict[str, Device]:
+    """The map with every entry that others are inside of replaced by entries for its remaining parts."""
+    result: dict[str, Device] = {}
+    for name, place in device_map.items():
+        prefix = f"{name}." if name else ""
+        if any(other != name and other.startswith(prefix) for other in device_map):
+            inside = {prefix + part: place for part, _ in parts(model.get_submodule(name))}
+            mine = {part: place for part in inside if part not in device_map}
+            deeper = {key: value for key, value in device_map.items() if key != name and key.startswith(prefix)}
+            result.update(_disjoint(model, {**mine, **deeper}))
+        elif name not in result:
+            result[name] = place
+    return result
 
 
 def _move_whole(model: nn.Module, device: Device) -> None:
