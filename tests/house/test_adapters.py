@@ -20,6 +20,7 @@ ADAPTED = {
     "habana_frameworks": ("devices",),
     "intel_extension_for_pytorch": ("devices",),
     "transformers": ("offload", "cli.estimate", "tracking"),
+    "peft": ("strategies.sharded.adapters",),
     "timm": ("cli.estimate",),
     "huggingface_hub": ("checkpoint", "offload", "cli.estimate"),
     "safetensors": ("checkpoint", "offload", "strategies"),

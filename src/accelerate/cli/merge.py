@@ -5,16 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
 from accelerate.cli.base import new_parser, run
-from accelerate.errors import NotBuiltError
 
 __all__ = ["main", "merge_command", "merge_command_parser"]
-
-# Where the work is done. Imported by name, because it comes with the sharded strategies.
-HOME = "accelerate.strategies.sharded.merge"
 
 
 def merge_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
@@ -34,6 +29,13 @@ def merge_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
         action="store_true",
         help="Remove the shards once the weights are written.",
     )
+    parser.add_argument(
+        "--max_shard_size",
+        "--max-shard-size",
+        default=None,
+        metavar="SIZE",
+        help="Write several files of at most this size, such as 5GB. Default: one file.",
+    )
     if subparsers is not None:
         parser.set_defaults(func=merge_command)
     return parser
@@ -45,20 +47,14 @@ def merge_command(args: argparse.Namespace) -> int:
     Raises:
         CheckpointError: the folder does not hold shards.
     """
-    try:
-        home = import_module(HOME)
-    except ModuleNotFoundError as error:
-        if error.name != HOME:
-            raise
-        raise NotBuiltError(
-            f"Merging the shards in {args.checkpoint_directory} was asked for, which is not built yet in this version. "
-            "torch.distributed.checkpoint.format_utils.dcp_to_torch_save reads them."
-        ) from None
-    home.merge_fsdp_weights(
+    from accelerate.strategies.sharded.merge import merge
+
+    merge(
         args.checkpoint_directory,
         args.output_path,
-        safe_serialization=not args.unsafe_serialization,
-        remove_checkpoint_dir=args.remove_checkpoint_dir,
+        safe=not args.unsafe_serialization,
+        remove=args.remove_checkpoint_dir,
+        max_shard_size=getattr(args, "max_shard_size", None),
     )
     print(f"The weights are in {args.output_path}.")
     return 0

@@ -105,7 +105,7 @@ class FullyShardedDataParallelPlugin:
         """Fields that only version 1 has: their defaults there, None (with a notice where code set one) in 2."""
         self.backward_prefetch = words.prefetch(self.backward_prefetch)
         if self.fsdp_version == 2:
-            for name in ("backward_prefetch", "forward_prefetch", "use_orig_params", "sync_module_states"):
+            for name in ("backward_prefetch", "use_orig_params", "sync_module_states"):
                 words.leave_out(name, getattr(self, name), taken)
                 setattr(self, name, None)
             return

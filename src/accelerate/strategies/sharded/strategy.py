@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -31,7 +30,7 @@ from accelerate.strategies.sharded.source import (
     share_parameters,
 )
 from accelerate.strategies.sharded.successors import Successors, bare_optimizer, no_mixed_kernels, take_state
-from accelerate.strategies.sharded.units import choose_units
+from accelerate.strategies.sharded.units import choose_units, policy_for
 from accelerate.transforms.base import PrepareContext, Stage
 
 if TYPE_CHECKING:
@@ -193,24 +192,18 @@ class ShardedStrategy(Strategy[Any]):
         """The parameters of a prepared model by canonical name."""
         return dict(canonical_parameters(model))
 
-    def policy_for(self, model: torch.nn.Module) -> Any | None:
-        """The wrap policy for this model. The plugin itself keeps what the user wrote, for the next model."""
-        plugin = copy.copy(self.options)
-        plugin.set_auto_wrap_policy(model)
-        return plugin.auto_wrap_policy
-
     def _checkpoint(self, model: torch.nn.Module, left_out: set[torch.nn.Parameter]) -> torch.nn.Module:
         recompute = bool(self.options.activation_checkpointing)
         offload = bool(self.options.activation_checkpointing_offload)
         if not (recompute or offload):
             return model
-        units = choose_units(model, self.policy_for(model), left_out)
+        units = choose_units(model, policy_for(self.options, model), left_out)
         return checkpoint_units(model, units, recompute=recompute, offload=offload)
 
     def _wrap(
         self, model: torch.nn.Module, ctx: PrepareContext, findings: Findings, left_out: set[torch.nn.Parameter]
     ) -> torch.nn.Module:
-        units = choose_units(model, self.policy_for(model), left_out)
+        units = choose_units(model, policy_for(self.options, model), left_out)
         if findings.source is Source.FIRST_RANK:
             if findings.deferred and is_first(self.mesh):
                 Initializer(model, torch.device("cpu"), self.options.param_init_fn).through(model)

@@ -5,6 +5,7 @@ Both versions are given the same units, so a model is divided the same way under
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,11 +14,18 @@ from torch.distributed.fsdp.wrap import _Policy
 
 from accelerate.logging import get_logger
 
-__all__ = ["choose_units", "members", "outermost", "policy_picks", "post_order"]
+__all__ = ["choose_units", "members", "outermost", "policy_for", "policy_picks", "post_order"]
 
 log = get_logger(__name__)
 
 _WRAPPER_CHILD = ("_orig_mod", "_checkpoint_wrapped_module")
+
+
+def policy_for(plugin: Any, model: torch.nn.Module) -> Any | None:
+    """The plugin's wrap policy completed for this model. The plugin keeps what the user wrote, for the next model."""
+    own = copy.copy(plugin)
+    own.set_auto_wrap_policy(model)
+    return own.auto_wrap_policy
 
 
 def choose_units(
