@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from accelerate import env
 from accelerate.offload.tensors import check_device_same
@@ -33,12 +34,49 @@ def init_on_device(device: torch.device, include_buffers: bool | None = None) ->
     """Models built within have their parameters on ``device``, and their buffers with ``include_buffers``."""
     if include_buffers is None:
         include_buffers = env.flag("ACCELERATE_INIT_INCLUDE_BUFFERS")
-    if include_buffers:
-        with device, _registered_on(device, buffers=True):
-            yield
-        return
-    with _registered_on(device, buffers=False):
+    with ExitStack() as stack:
+        stack.enter_context(_registered_on(device, buffers=include_buffers))
+        if device.type == "meta":
+            stack.enter_context(_Unfilled())
+        if include_buffers:
+            stack.enter_context(device)
         yield
+
+
+# Calls that fill a tensor at random. On the meta device they change nothing, and the first takes torch seconds: it
+# loads the compiler's decompositions.
+_FILLS = frozenset(
+    f"{name}_"
+    for name in [
+        "bernoulli",
+        "cauchy",
+        "exponential",
+        "geometric",
+        "kaiming_normal",
+        "kaiming_uniform",
+        "log_normal",
+        "normal",
+        "orthogonal",
+        "random",
+        "sparse",
+        "trunc_normal",
+        "uniform",
+        "xavier_normal",
+        "xavier_uniform",
+    ]
+)
+
+
+class _Unfilled(TorchFunctionMode):
+    """Leaves out random initialisation of tensors without data."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if getattr(func, "__name__", "") in _FILLS:
+            tensor = args[0] if args else given.get("tensor")
+            if isinstance(tensor, torch.Tensor) and tensor.device.type == "meta":
+                return tensor
+        return func(*args, **given)
 
 
 @contextmanager

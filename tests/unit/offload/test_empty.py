@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 
 import pytest
@@ -93,3 +95,24 @@ def test_on_a_device() -> None:
         model = Net()
     assert devices(model) == ({"cpu"}, {"cpu"})
     assert model.first.weight.abs().sum() > 0
+
+
+def test_empty_models_do_not_wake_the_compiler() -> None:
+    code = (
+        "import sys, torch\n"
+        "from accelerate.offload.empty import init_empty_weights\n"
+        "with init_empty_weights():\n"
+        "    layer = torch.nn.TransformerEncoderLayer(8, 2)\n"
+        "    torch.nn.Embedding(4, 4)\n"
+        "    for init in (torch.nn.init.kaiming_normal_, torch.nn.init.trunc_normal_, torch.nn.init.xavier_normal_):\n"
+        "        assert init(layer.linear1.weight) is layer.linear1.weight\n"
+        "real = torch.nn.init.normal_(torch.zeros(64))\n"
+        "print('torch._dynamo' in sys.modules, bool(real.abs().sum() > 0))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
+
+
+def test_real_tensors_are_filled_within_too() -> None:
+    with init_empty_weights():
+        assert torch.nn.init.normal_(torch.zeros(64)).abs().sum() > 0
