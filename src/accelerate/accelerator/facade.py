@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import torch
-
 from accelerate.accelerator import construct
 from accelerate.accelerator.gathering import GatherMixin
 from accelerate.accelerator.parallel import ParallelMixin
@@ -80,9 +78,6 @@ class Accelerator(
         MisplacedArgumentError: a keyword is not known; the message names where it belongs. A TypeError.
         ConfigError: settings contradict one another, or the launch. A ValueError.
     """
-
-    _item_unit: float | None
-    flag_tensor: torch.Tensor | None
 
     def __init__(
         self,

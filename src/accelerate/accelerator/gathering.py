@@ -17,6 +17,8 @@ __all__ = ["GatherMixin"]
 class GatherMixin:
     """Collectives over tensors in any nesting of lists, tuples and mappings."""
 
+    flag_tensor: torch.Tensor | None
+
     def gather(self, tensor: Any) -> Any:
         """Collective. Every rank's tensors, concatenated along the first dimension; shapes are the same on all ranks.
 
@@ -35,17 +37,22 @@ class GatherMixin:
                 ranks gave.
             use_gather_object: Treat the input as an object even if it holds tensors only.
         """
-        if use_gather_object or not _only_tensors(input_data):
-            data: Any = operations.gather_object(input_data if isinstance(input_data, list) else [input_data])
-        else:
-            data = operations.gather(input_data)
         state = self.gradient_state
-        remainder = state.remainder if state.end_of_dataloader else -1
-        if remainder <= 0 or not self.use_distributed:
+        loader = state.active_dataloader if state.end_of_dataloader and self.use_distributed else None
+        counts = getattr(loader, "real_counts", None)
+        own = None if counts is None else counts[self.process_index]
+        tensors = not use_gather_object and _only_tensors(input_data)
+        if not tensors:
+            rows = input_data if isinstance(input_data, list) else [input_data]
+            data: Any = operations.gather_object(rows if own is None else rows[:own])
+        else:
+            data = operations.gather_uneven(
+                input_data if own is None else nested.recursively_apply(_first(own), input_data)
+            )
+        remainder = state.remainder if loader is not None and counts is None else -1
+        if remainder <= 0:
             return data
-        if isinstance(data, list) and not _only_tensors(data):
-            return data[:remainder]
-        return nested.recursively_apply(lambda tensor: tensor[:remainder], data)
+        return nested.recursively_apply(_first(remainder), data) if tensors else data[:remainder]
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
         """Collective. Every rank's tensors reduced by ``reduction`` ("sum", "mean" or "none"), then scaled."""
@@ -66,6 +73,11 @@ class GatherMixin:
         if raised:
             self.flag_tensor = None
         return raised
+
+
+def _first(count: int) -> Any:
+    """Cuts a tensor to its first ``count`` rows; one without dimensions is a row."""
+    return lambda tensor: (tensor if tensor.ndim else tensor.view(1))[:count]
 
 
 def _only_tensors(data: Any) -> bool:

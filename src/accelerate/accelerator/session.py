@@ -23,6 +23,8 @@ __all__ = ["SessionMixin"]
 class SessionMixin:
     """What is done around training rather than in a step."""
 
+    _item_unit: float | None
+
     def unwrap_model(
         self, model: torch.nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True
     ) -> torch.nn.Module:
@@ -113,7 +115,7 @@ class SessionMixin:
 
     def clear(self, *objects: Any) -> list[Any]:
         """The same as :meth:`free_memory`."""
-        return self.free_memory(*objects)  # type: ignore[misc,no-any-return]
+        return self.free_memory(*objects)  # type: ignore[misc]  # self is the whole façade
 
     def end_training(self: Facade) -> None:
         """Collective. Ends trackers and pending saves, and leaves the process group."""

@@ -82,7 +82,7 @@ class SteppingMixin:
             num_items: How many items (tokens, say) this micro-batch's mean loss was taken over on this rank; see
                 :meth:`backward`.
         """
-        return _Accumulating(self, models, num_items)  # type: ignore[return-value]
+        return _Accumulating(self, models, num_items)
 
     def _open_window(self: Facade, models: tuple[Any, ...]) -> None:
         key = tuple([id(model) for model in models])

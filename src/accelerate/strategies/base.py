@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
+from accelerate.comm.watch import watched
 from accelerate.errors import PrepareError
 from accelerate.transforms.base import PrepareContext, Stage
 
@@ -219,8 +220,13 @@ class Strategy(ABC, Generic[Options]):
         return nullcontext()
 
     def backward(self, loss: torch.Tensor, precision: Precision, **kwargs: Any) -> None:
-        """Runs backward; gradients are averaged over the ranks unless inside ``no_sync``."""
-        precision.backward(loss, **kwargs)
+        """Runs backward; gradients are averaged over the ranks unless inside ``no_sync``.
+
+        Raises:
+            RankLeftError: another rank left while this one waited for its gradients.
+        """
+        with watched("backward()"):
+            precision.backward(loss, **kwargs)
 
     def clip_grad_norm(
         self, models: list[torch.nn.Module], parameters: Iterable[torch.Tensor], max_norm: float, norm_type: float

@@ -7,11 +7,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
-    PowerSGDState,
-    batched_powerSGD_hook,
-    powerSGD_hook,
-)
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
 
 __all__ = ["register_comm_hook"]
 
@@ -25,7 +21,7 @@ def _bf16_around(hook: Any) -> Any:
     compressing = default_hooks.bf16_compress_wrapper(hook)
 
     def bf16_around(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        return compressing(state, bucket)  # type: ignore[no-any-return]
+        return compressing(state, bucket)
 
     return bf16_around
 
@@ -33,10 +29,23 @@ def _bf16_around(hook: Any) -> Any:
 _HOOKS: dict[str, Any] = {
     "fp16": default_hooks.fp16_compress_hook,
     "bf16": _bf16_compress,
-    "power_sgd": powerSGD_hook,
-    "batched_power_sgd": batched_powerSGD_hook,
+    "power_sgd": power_sgd.powerSGD_hook,
+    "batched_power_sgd": power_sgd.batched_powerSGD_hook,
 }
 _WRAPPERS: dict[str, Any] = {"fp16": default_hooks.fp16_compress_wrapper, "bf16": _bf16_around}
+
+
+def _mend_batched() -> None:
+    """torch 2.6 to 2.13: the batched hook hands one matrix to a function that asserts a batch of them."""
+    batch_only: Any = power_sgd._orthogonalize
+    if getattr(batch_only, "takes_one", False):
+        return
+
+    def orthogonalize(matrices: torch.Tensor, epsilon: float = 0) -> None:
+        batch_only(matrices if matrices.ndim == 3 else matrices.unsqueeze(0), epsilon)
+
+    orthogonalize.takes_one = True  # type: ignore[attr-defined]
+    power_sgd._orthogonalize = orthogonalize
 
 
 def _annotated(hook: Any) -> Any:
@@ -53,7 +62,9 @@ def register_comm_hook(model: Any, handler: Any) -> None:
     name, wrapper = str(handler.comm_hook), str(handler.comm_wrapper)
     if name == "no":
         return
-    state = PowerSGDState(None, **dict(handler.comm_state_option)) if "power_sgd" in name else None
+    state = power_sgd.PowerSGDState(None, **dict(handler.comm_state_option)) if "power_sgd" in name else None
+    if name == "batched_power_sgd":
+        _mend_batched()
     hook = _HOOKS[name]
     if wrapper != "no":
         hook = _WRAPPERS[wrapper](hook)

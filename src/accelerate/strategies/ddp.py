@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -71,7 +72,10 @@ class DdpStrategy(Strategy[None]):
         device = ctx.runtime.device
         if device.type != "cpu" and ctx.place and not getattr(model, "hf_device_map", None):
             kwargs.update(device_ids=[device.index], output_device=device.index)
-        wrapped = DistributedDataParallel(model, **kwargs)
+        with warnings.catch_warnings():
+            # torch 2.13 renames the setting; the old one alone also leaves buffers alone at the start.
+            warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
+            wrapped = DistributedDataParallel(model, **kwargs)
         if handler is not None:
             register_comm_hook(wrapped, handler)
         return wrapped

@@ -1,4 +1,7 @@
-"""Ranks that train apart and meet now and then (local SGD: Lin et al., "Don't Use Large Mini-Batches, Use Local SGD")."""
+"""Ranks that train apart and meet now and then.
+
+Lin et al., "Don't Use Large Mini-Batches, Use Local SGD", 2018.
+"""
 
 from __future__ import annotations
 

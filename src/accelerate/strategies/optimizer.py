@@ -137,7 +137,7 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
         else:
             self._is_overflow = not self._precision.step(self.optimizer, closure)
 
-    def zero_grad(self, set_to_none: bool | None = None) -> None:  # type: ignore[override]
+    def zero_grad(self, set_to_none: bool | None = None) -> None:
         """Clears gradients if they are complete, that is, not in the middle of a window."""
         if not self.gradients_complete:
             return

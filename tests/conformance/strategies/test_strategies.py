@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from conformance.strategies.jobs import Job, Net, Result, assert_same, make_accelerator, plain, through
 
 from accelerate.checkpoint.naming import canonical_parameters
 from accelerate.test_utils.world import run_world
+from conformance.strategies.jobs import Job, Net, Result, assert_same, make_accelerator, plain, through
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,8 @@ def test_unwrapping_gives_the_users_model_with_its_own_names(case: Case) -> None
         bare = Net()
         model = accelerator.prepare(bare)
         inner = accelerator.unwrap_model(model)
-        return isinstance(inner, Net), accelerator.unwrap_model(inner) is inner, [n for n, _ in canonical_parameters(inner)]
+        names = [name for name, _ in canonical_parameters(inner)]
+        return isinstance(inner, Net), accelerator.unwrap_model(inner) is inner, names
 
     for own_class, same, names in run(case, Job(), body):
         assert own_class

@@ -63,7 +63,7 @@ def test_settings_are_read_when_the_model_is_prepared() -> None:
             bucket_cap_mb=3, broadcast_buffers=False, gradient_as_bucket_view=True
         )
         model = accelerator.prepare(nn.Linear(2, 1))
-        return model.bucket_bytes_cap / 2**20, model.broadcast_buffers, model.gradient_as_bucket_view
+        return model.bucket_bytes_cap / 2**20, bool(model.broadcast_buffers), model.gradient_as_bucket_view
 
     assert run_world(rank_main, 2, how="fork") == [(3.0, False, True)] * 2
 

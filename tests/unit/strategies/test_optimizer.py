@@ -145,7 +145,8 @@ class TestScheduler:
         assert seen == pytest.approx([0.5, 0.25, 0.25, 0.5 / 3])
 
     def test_it_can_be_left_to_itself(self, accelerator: Accelerator) -> None:
-        _, _, scheduler = self.make(accelerator, step_with_optimizer=False)
+        _, optimizer, scheduler = self.make(accelerator, step_with_optimizer=False)
+        optimizer.step()
         accelerator.gradient_state._set_sync_gradients(False)
         scheduler.step()
         assert scheduler.get_last_lr() == [0.25]
