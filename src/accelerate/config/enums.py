@@ -88,53 +88,53 @@ class PrecisionType(str, BaseEnum):
 class DynamoBackend(str, BaseEnum):
     """Back ends of ``torch.compile``. Names are upper case here and lower case in torch."""
 
-    NO = "NO"
-    EAGER = "EAGER"
     AOT_EAGER = "AOT_EAGER"
-    INDUCTOR = "INDUCTOR"
+    AOT_TORCHXLA_TRACE_ONCE = "AOT_TORCHXLA_TRACE_ONCE"
     AOT_TS_NVFUSER = "AOT_TS_NVFUSER"
-    NVPRIMS_NVFUSER = "NVPRIMS_NVFUSER"
     CUDAGRAPHS = "CUDAGRAPHS"
-    OFI = "OFI"
+    EAGER = "EAGER"
     FX2TRT = "FX2TRT"
+    HPU_BACKEND = "HPU_BACKEND"
+    INDUCTOR = "INDUCTOR"
+    NEURON = "NEURON"
+    NO = "NO"
+    NVPRIMS_NVFUSER = "NVPRIMS_NVFUSER"
+    OFI = "OFI"
     ONNXRT = "ONNXRT"
     TENSORRT = "TENSORRT"
-    AOT_TORCHXLA_TRACE_ONCE = "AOT_TORCHXLA_TRACE_ONCE"
     TORCHXLA_TRACE_ONCE = "TORCHXLA_TRACE_ONCE"
     TVM = "TVM"
-    HPU_BACKEND = "HPU_BACKEND"
-    NEURON = "NEURON"
 
 
 class RNGType(BaseEnum):
     """Random generators that can be kept in step over the ranks."""
 
-    TORCH = "torch"
+    GENERATOR = "generator"
     CUDA = "cuda"
+    HPU = "hpu"
     MLU = "mlu"
-    SDAA = "sdaa"
     MUSA = "musa"
+    NEURON = "neuron"
     NPU = "npu"
+    SDAA = "sdaa"
+    TORCH = "torch"
     XLA = "xla"
     XPU = "xpu"
-    HPU = "hpu"
-    NEURON = "neuron"
-    GENERATOR = "generator"
 
 
 class LoggerType(BaseEnum):
     """Experiment trackers known by name."""
 
-    ALL = "all"
     AIM = "aim"
+    ALL = "all"
+    CLEARML = "clearml"
+    COMETML = "comet_ml"
+    DVCLIVE = "dvclive"
+    MLFLOW = "mlflow"
+    SWANLAB = "swanlab"
     TENSORBOARD = "tensorboard"
     TRACKIO = "trackio"
     WANDB = "wandb"
-    COMETML = "comet_ml"
-    MLFLOW = "mlflow"
-    CLEARML = "clearml"
-    DVCLIVE = "dvclive"
-    SWANLAB = "swanlab"
 
 
 class DDPCommunicationHookType(BaseEnum):

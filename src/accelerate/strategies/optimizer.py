@@ -35,6 +35,18 @@ def patch_optimizer_step(accelerated_optimizer: AcceleratedOptimizer, method: Ca
     return patched_step
 
 
+def _inner(name: str, doc: str) -> Any:
+    """A property that reads and writes attribute ``name`` of the inner optimizer."""
+
+    def read(self: AcceleratedOptimizer) -> Any:
+        return getattr(self.optimizer, name)
+
+    def write(self: AcceleratedOptimizer, value: Any) -> None:
+        setattr(self.optimizer, name, value)
+
+    return property(read, write, doc=doc)
+
+
 class AcceleratedOptimizer(torch.optim.Optimizer):
     """A torch optimizer in front of another one.
 
@@ -51,20 +63,21 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
     def __init__(self, optimizer: torch.optim.Optimizer, device_placement: bool = True, scaler: Any = None) -> None:
         from accelerate.state import AcceleratorState, GradientState
 
-        self.optimizer = optimizer
-        self.scaler = scaler
-        self.accelerator_state = AcceleratorState()
-        self.gradient_state = GradientState()
-        self.device_placement = device_placement
-        self._is_overflow = False
+        self.optimizer, self.scaler, self.device_placement = optimizer, scaler, device_placement
+        self.gradient_state, self.accelerator_state = GradientState(), AcceleratorState()
+        self._precision = self._choose_precision(scaler)
+        self._is_overflow = self._accelerate_step_called = False
+        # Set by the façade: the accumulation window it belongs to, and what gradients need before they are used.
         self._window: Any = None
         self._before_step: Callable[[], None] | None = None
-        self._precision = self._choose_precision(scaler)
-        self._accelerate_step_called = False
-        self._optimizer_original_step_method = optimizer.step
-        self._optimizer_patched_step_method = patch_optimizer_step(self, optimizer.step)
+        self._keep_methods()
         if device_placement and optimizer.state:
             self._place_state()
+
+    def _keep_methods(self) -> None:
+        bare = self.optimizer.step
+        self._optimizer_original_step_method = bare
+        self._optimizer_patched_step_method = patch_optimizer_step(self, bare)
 
     @staticmethod
     def _choose_precision(scaler: Any) -> Precision | None:
@@ -83,29 +96,9 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
                 if isinstance(value, torch.Tensor) and key != "step":
                     state[key] = value.to(parameter.device)
 
-    @property
-    def state(self) -> Any:
-        return self.optimizer.state
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        self.optimizer.state = state
-
-    @property
-    def param_groups(self) -> Any:
-        return self.optimizer.param_groups
-
-    @param_groups.setter
-    def param_groups(self, param_groups: Any) -> None:
-        self.optimizer.param_groups = param_groups
-
-    @property
-    def defaults(self) -> Any:
-        return self.optimizer.defaults
-
-    @defaults.setter
-    def defaults(self, defaults: Any) -> None:
-        self.optimizer.defaults = defaults
+    state = _inner("state", "The inner optimizer's state, by parameter.")
+    param_groups = _inner("param_groups", "The inner optimizer's groups.")
+    defaults = _inner("defaults", "The inner optimizer's defaults.")
 
     def __getattr__(self, name: str) -> Any:
         if name == "optimizer":
@@ -198,5 +191,4 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
         self.__dict__.update(state)
         self._window = None
         self._before_step = None
-        self._optimizer_original_step_method = self.optimizer.step
-        self._optimizer_patched_step_method = patch_optimizer_step(self, self.optimizer.step)
+        self._keep_methods()
