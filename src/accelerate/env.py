@@ -122,7 +122,9 @@ def flag(name: str, default: bool = False) -> bool:
     try:
         return decode_bool(text)
     except ValueError as error:
-        raise EnvironmentValueError(f"Environment variable {name}={text!r} is not a truth value: {_BOOLEAN_WORDS}.") from error
+        raise EnvironmentValueError(
+            f"Environment variable {name}={text!r} is not a truth value: {_BOOLEAN_WORDS}."
+        ) from error
 
 
 def integer(name: str, default: int | None = None) -> int | None:
@@ -262,11 +264,16 @@ def convert_dict_to_env_variables(current_env: MutableMapping[str, Any]) -> list
     A variable whose name or value would be read as something else (line breaks, ``;``, ``<``, ``>``, blanks) is left
     out, with a notice that names it.
     """
+    import logging
+
     lines = []
     for name, value in current_env.items():
         text = str(value)
         if any(sign in text or sign in name for sign in ("\n", ";", "<", ">", " ")):
-            print(f"Variable {name} is left out of the environment file: {text!r} cannot be written on a line.", file=sys.stderr)
+            # The value is not shown: it may be a secret.
+            logging.getLogger(__name__).warning(
+                "Variable %s is left out of the environment file: a line there cannot hold its value.", name
+            )
         else:
             lines.append(f"{name}={text}\n")
     return lines

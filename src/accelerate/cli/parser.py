@@ -19,8 +19,10 @@ __all__ = ["GIVEN", "HelpFormatter", "build_launch_parser", "declare"]
 GIVEN = "_given"
 """The attribute of a parsed result that holds the ``dest`` of every flag that was given."""
 
+LONGEST_CHOICES = 28  # of which the value's place in the help names all
+
 USAGE = "accelerate launch [options] script [arguments of the script]"
-DESCRIPTION = "Start a training script in as many processes, on as many machines, as it is to have."
+DESCRIPTION = "Start a script in any number of processes, on any number of machines."
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -98,12 +100,13 @@ def declare(group: argparse._ActionsContainer, item: Setting, *, hidden: bool = 
             group.add_argument(*off, action=_Constant, const=False, **common)
         return
     action = _Append if option.action == "append" else _Value
+    common["metavar"] = option.kind.metavar
     if option.choices:
-        common["metavar"] = "{" + ",".join(option.choices) + "}" if len(option.choices) <= 6 else option.kind.metavar
-        if not hidden and len(option.choices) > 6:
+        words = "{" + ",".join(option.choices) + "}"
+        if len(words) <= LONGEST_CHOICES:
+            common["metavar"] = words
+        elif not hidden:
             common["help"] += f" One of {', '.join(option.choices)}."
-    else:
-        common["metavar"] = option.kind.metavar
     read = item.option.kind.read if option.action == "append" else _reader(item)
     group.add_argument(*item.flags, action=action, type=str if option.action == "append" else read, **common)
 

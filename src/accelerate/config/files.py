@@ -192,7 +192,8 @@ def _index() -> dict[tuple[str, ...], Setting]:
 
 def is_deepspeed_config(keys: set[str]) -> bool:
     """Whether a file with these top-level keys is DeepSpeed's own configuration and not one of ours."""
-    return bool(keys & DEEPSPEED_KEYS) and not keys & {"compute_environment", "distributed_type", "deepspeed_config"}
+    ours = {path[0] for path in _index()} - {"gradient_accumulation_steps", "gradient_clipping"}
+    return bool(keys & DEEPSPEED_KEYS) and not keys & ours
 
 
 def read_config_file(path: str | Path) -> ConfigFile:
@@ -216,9 +217,10 @@ def read_config_file(path: str | Path) -> ConfigFile:
             continue
         if len(keys) == 1 and keys[0] in _section_keys() and not value:
             continue  # an empty section
+        known = keys
         if keys == ("fp16",) and isinstance(value, bool):
-            keys, value = ("mixed_precision",), "fp16" if value else "no"
-        item = _index().get(keys)
+            known, value = ("mixed_precision",), "fp16" if value else "no"
+        item = _index().get(known)
         if item is None:
             unknown.append((keys, line))
             continue

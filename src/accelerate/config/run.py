@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import ClassVar
 
-from accelerate.config.enums import ComputeEnvironment, DistributedType, PrecisionType, SageMakerDistributedType
+from accelerate.config.enums import ComputeEnvironment, DistributedType, SageMakerDistributedType
 from accelerate.config.fields import Section, Setting, option, settings_of
 from accelerate.config.kinds import BOOLEAN, MACHINES, NUMBER, WHOLE
 from accelerate.config.sections.compile import DynamoSection
@@ -211,7 +211,7 @@ class RunConfig:
     mixed_precision: str | None = option(
         None,
         env="ACCELERATE_MIXED_PRECISION",
-        choices=tuple(member.value for member in PrecisionType),
+        choices=("no", "fp16", "bf16", "fp8"),
         group=PRECISION,
         help="Number format of the computation.",
         ask="Mixed precision?",
