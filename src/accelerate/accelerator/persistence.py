@@ -44,6 +44,7 @@ class PersistenceMixin:
     def _start_persistence(self) -> None:
         self._identities = Identities()
         self._saver = Saver(LocalStore(durable=env.flag("ACCELERATE_CHECKPOINT_FSYNC", True)))
+        self._saver.open()
         self._stop = preempt.StopFlag()
         self._save_model_state_pre_hook = OrderedDict()
         self._load_model_state_pre_hook = OrderedDict()

@@ -78,10 +78,10 @@ def in_background(path: str, work: Callable[[], Any]) -> Save:
 
 
 class _OfMain(Save):
-    def __init__(self, path: str, meeting: Meeting, session: int) -> None:
+    def __init__(self, path: str, meeting: Meeting, session: str) -> None:
         super().__init__(path)
         self._meeting = meeting
-        self._session: int | None = session
+        self._session: str | None = session
 
     def done(self) -> bool:
         return self._session is None or self._meeting.ended(self._session)
@@ -98,7 +98,7 @@ class _OfMain(Save):
         return raise_outcome(self._meeting.outcome(session), self.path)
 
 
-def with_main(path: str, meeting: Meeting, session: int) -> Save:
+def with_main(path: str, meeting: Meeting, session: str) -> Save:
     """The save that the main process does in its background, as another rank sees it."""
     return _OfMain(path, meeting, session)
 

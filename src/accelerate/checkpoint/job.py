@@ -8,8 +8,12 @@ import torch.distributed as dist
 
 from accelerate import env, runtime
 from accelerate.checkpoint.meeting import Meeting, StoreBoard
+from accelerate.comm.base import Collectives
+from accelerate.comm.watch import Watch, limit
 
-__all__ = ["meeting_of_job"]
+__all__ = ["LOADING", "SAVING", "agreeing", "meeting_of_job"]
+
+SAVING, LOADING = "save_state", "load_state"
 
 
 def meeting_of_job() -> Meeting | None:
@@ -17,14 +21,42 @@ def meeting_of_job() -> Meeting | None:
     if not (dist.is_available() and dist.is_initialized()):
         return None
     held = runtime.current()
-    control = vars(held.collectives).get("control") if hasattr(held.collectives, "__dict__") else None
-    # A restarted job may find its predecessor's keys in the store. The control group's name is of this job alone; where
-    # there is none, the launcher counts its attempts.
-    name = getattr(control, "name", None) or f"attempt-{env.get('TORCHELASTIC_RESTART_COUNT') or 0}"
+    # A restarted job may find its predecessor's keys in the store; the launcher counts its attempts.
+    name = f"accelerate/checkpoint/{env.get('TORCHELASTIC_RESTART_COUNT') or 0}"
     private: Any = dist.distributed_c10d
-    store = private.PrefixStore(f"{name}/checkpoint", private._get_default_store())
-    meeting = Meeting(StoreBoard(store), held.topology.rank, held.topology.world_size)
-    watch = getattr(control, "watch", None)
-    if watch is not None:
-        meeting.gone = watch.gone
+    store = private.PrefixStore(name, private._get_default_store())
+    meeting = Meeting(board=StoreBoard(store), rank=held.topology.rank, size=held.topology.world_size)
+    meeting.open()
+    meeting.watch = lambda: _Watching.of(held.collectives)
     return meeting
+
+
+class _Watching:
+    """What the job's watch can tell a rank that waits."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self.doubt = limit() or float("inf")
+        self.gone = watch.gone
+
+    @classmethod
+    def of(cls, collectives: Any) -> _Watching | None:
+        """The watch of these collectives, where they have one by now. Asking for one would be a collective call."""
+        control = getattr(collectives, "__dict__", {}).get("control")
+        watch = getattr(control, "watch", None)
+        return cls(watch) if watch is not None else None
+
+    def elsewhere(self) -> str | None:
+        """Where the main process waits, if it waits in another call than ours."""
+        note = self._watch.notes().get(0)
+        if note is None or note.call in (None, SAVING) or note.still < self.doubt / 2:
+            return None
+        return f"is in {note.call} at {note.line}"
+
+
+def agreeing() -> Collectives:
+    """Collective at the first call. The collectives in which ranks agree about a checkpoint: those that find out when
+    a rank waits in vain, where there are such."""
+    collectives = runtime.current().collectives
+    found: Collectives = getattr(collectives, "control", collectives)
+    return found

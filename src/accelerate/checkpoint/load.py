@@ -12,12 +12,14 @@ from accelerate import errors, runtime
 from accelerate.checkpoint import layout, rng_files
 from accelerate.checkpoint.adapter import LoadReport
 from accelerate.checkpoint.collect import purpose
+from accelerate.checkpoint.job import LOADING, agreeing
 from accelerate.checkpoint.manifest import Manifest
 from accelerate.checkpoint.parts import Subject
 from accelerate.checkpoint.plan import Plan, make_plan
 from accelerate.checkpoint.reader import OpenCheckpoint
 from accelerate.checkpoint.request import LoadRequest
 from accelerate.checkpoint.store import CheckpointStore
+from accelerate.comm.watch import watched
 from accelerate.errors import CheckpointDamagedError, CheckpointError, CheckpointNotFoundError
 from accelerate.logging import get_logger
 
@@ -44,14 +46,14 @@ def agreed(work: Callable[[], T]) -> T:
     Raises:
         Exception: this rank's error; where only others failed, the first one's, in its class and with its rank.
     """
-    collectives = runtime.current().collectives
     error: Exception | None = None
     result: Any = None
     try:
         result = work()
     except Exception as raised:
         error = raised
-    told = collectives.all_gather_object(None if error is None else (type(error).__name__, str(error)))
+    with watched(LOADING):
+        told = agreeing().all_gather_object(None if error is None else (type(error).__name__, str(error)))
     if error is not None:
         raise error
     for rank, message in enumerate(told):
@@ -63,9 +65,9 @@ def agreed(work: Callable[[], T]) -> T:
 
 def from_main(work: Callable[[], T]) -> T:
     """Collective. What ``work`` returned on the main process. Raises its error on every rank."""
-    held = runtime.current()
-    result = agreed(work if held.topology.rank == 0 else lambda: None)
-    return held.collectives.broadcast_objects([result])[0]  # type: ignore[no-any-return]
+    result: Any = agreed(work if runtime.current().topology.rank == 0 else lambda: None)
+    with watched(LOADING):
+        return agreeing().broadcast_objects([result])[0]  # type: ignore[no-any-return]
 
 
 def newest(store: CheckpointStore, root: Path) -> Path | None:

@@ -13,7 +13,7 @@ from accelerate.checkpoint import layout, rng_files
 from accelerate.checkpoint.asynchronous import Save, finished, in_background, raise_outcome, with_main
 from accelerate.checkpoint.collect import Contribution, contribute, describe, everything_else, plain_pieces
 from accelerate.checkpoint.divided import Receipt
-from accelerate.checkpoint.job import meeting_of_job
+from accelerate.checkpoint.job import SAVING, meeting_of_job
 from accelerate.checkpoint.local_store import LocalStore
 from accelerate.checkpoint.meeting import Late, Meeting
 from accelerate.checkpoint.parts import Piece, Subject
@@ -21,6 +21,7 @@ from accelerate.checkpoint.request import SaveRequest
 from accelerate.checkpoint.staging import Staging
 from accelerate.checkpoint.store import CheckpointStore, Transaction
 from accelerate.checkpoint.writing import write_pieces
+from accelerate.comm.watch import watched
 from accelerate.errors import CheckpointError
 from accelerate.logging import get_logger
 
@@ -38,7 +39,7 @@ class _Round:
     """One save as the rank that writes it sees it."""
 
     meeting: Meeting | None
-    session: int = 0
+    session: str = ""
     parts: dict[int, bytes]
     missing: tuple[int, ...] = ()
     target: Path
@@ -69,6 +70,11 @@ class Saver:
         self._pending: Save | None = None
         self._meeting: Meeting | None = None
 
+    def open(self) -> None:
+        """Makes this rank known to the others; once a process, before any of them saves."""
+        if runtime.current().topology.world_size > 1 and self._meeting is None:
+            self._meeting = meeting_of_job()
+
     def settle(self) -> None:
         """Waits for the save in the background, if there is one.
 
@@ -95,10 +101,11 @@ class Saver:
         """
         self.settle()
         meeting = self._meet(subject)
-        if runtime.current().topology.rank == 0:
-            save, number = self._lead(subject, request, meeting)
-        else:
-            save, number = self._follow(subject, request, meeting)
+        with watched(SAVING):
+            if runtime.current().topology.rank == 0:
+                save, number = self._lead(subject, request, meeting)
+            else:
+                save, number = self._follow(subject, request, meeting)
         if request.asynchronous:
             self._pending = save
         return save, number
@@ -107,13 +114,12 @@ class Saver:
         topology = runtime.current().topology
         if topology.world_size == 1:
             return None
+        self.open()
         if self._meeting is None:
-            self._meeting = meeting_of_job()
-            if self._meeting is None:
-                raise CheckpointError(
-                    f"Rank {topology.rank} of {topology.world_size} has no process group to find the others with. Save "
-                    "before the group is destroyed."
-                )
+            raise CheckpointError(
+                f"Rank {topology.rank} of {topology.world_size} has no process group to find the others with. Save "
+                "before the group is destroyed."
+            )
         self._meeting.at(_clock(subject))
         return self._meeting
 
@@ -121,7 +127,7 @@ class Saver:
 
     def _lead(self, subject: Subject, request: SaveRequest, meeting: Meeting | None) -> tuple[Save, int | None]:
         together = subject.adapter.sharded or subject.adapter.engine
-        parts, session = {0: rng_files.capture(subject.step)}, 0
+        parts, session = {0: rng_files.capture(subject.step)}, ""
         missing: tuple[int, ...] = ()
         if meeting is not None:
             came = meeting.count(self.grace or (GRACE_TOGETHER if together else GRACE_REPLICATED))
@@ -233,7 +239,7 @@ class Saver:
         return save, decision["number"]
 
     def _take_part(
-        self, subject: Subject, request: SaveRequest, decision: dict[str, Any], meeting: Meeting, session: int
+        self, subject: Subject, request: SaveRequest, decision: dict[str, Any], meeting: Meeting, session: str
     ) -> None:
         """This rank's contribution, and its own parts of divided state: now, or in the background."""
         folder = Path(decision["folder"])
@@ -293,7 +299,7 @@ def _decision(now: _Round, request: SaveRequest) -> dict[str, Any]:
     return decision
 
 
-def _tell_end(meeting: Meeting, session: int, error: BaseException | None) -> None:
+def _tell_end(meeting: Meeting, session: str, error: BaseException | None) -> None:
     try:
         meeting.end(session, {} if error is None else {"error": f"{type(error).__name__}: {error}"})
     except Exception:  # the group's store may be gone by the time a background save ends

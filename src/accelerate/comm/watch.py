@@ -150,6 +150,10 @@ class Watch:
         """The other ranks that left the job, and how."""
         return self._board.gone(None)
 
+    def notes(self) -> dict[int, Note]:
+        """Where the other ranks are, as far as they say within a few seconds."""
+        return self._ask()
+
     def close(self) -> None:
         """Tells the others that this rank leaves the job, and stops watching."""
         if self._stop.is_set() or os.getpid() != self._process:
