@@ -8,22 +8,27 @@ from accelerate._version import __version__ as __version__
 
 HOMES = {
     "accelerate.accelerator": "Accelerator",
-    "accelerate.data_loader": "prepare_data_loader skip_first_batches",
-    "accelerate.launchers": "debug_launcher notebook_launcher",
-    "accelerate.offload.device_map": "infer_auto_device_map",
+    "accelerate.comm.retry": "find_executable_batch_size",
+    "accelerate.comm.rng": "synchronize_rng_states",
+    "accelerate.config.data": "DataLoaderConfiguration",
+    "accelerate.config.deepspeed": "DeepSpeedPlugin",
+    "accelerate.config.enums": "DDPCommunicationHookType DistributedType",
+    "accelerate.config.fsdp": "FullyShardedDataParallelPlugin",
+    "accelerate.config.handlers": (
+        "AutocastKwargs DistributedDataParallelKwargs GradScalerKwargs InitProcessGroupKwargs ProfileKwargs"
+    ),
+    "accelerate.config.parallelism": "ParallelismConfig",
+    "accelerate.data": "prepare_data_loader",
+    "accelerate.data.skip": "skip_first_batches",
+    "accelerate.launch.notebook": "debug_launcher notebook_launcher",
     "accelerate.offload.cpu": "cpu_offload_with_hook",
+    "accelerate.offload.device_map": "infer_auto_device_map",
     "accelerate.offload.dispatch": "cpu_offload disk_offload dispatch_model",
     "accelerate.offload.empty": "init_empty_weights init_on_device",
     "accelerate.offload.load": "load_checkpoint_and_dispatch load_checkpoint_in_model",
     "accelerate.optional": "is_rich_available",
-    "accelerate.parallelism_config": "ParallelismConfig",
     "accelerate.state": "PartialState",
     "accelerate.unbuilt": "prepare_pippy",
-    "accelerate.utils.dataclasses": "AutocastKwargs DDPCommunicationHookType DataLoaderConfiguration DeepSpeedPlugin "
-    "DistributedDataParallelKwargs DistributedType FullyShardedDataParallelPlugin GradScalerKwargs "
-    "InitProcessGroupKwargs ProfileKwargs",
-    "accelerate.utils.memory": "find_executable_batch_size",
-    "accelerate.utils.random": "synchronize_rng_states",
 }
 
 _SUBMODULES = (

@@ -3,10 +3,67 @@
 from accelerate import lazy
 
 HOMES = {
-    "accelerate.commands.config.default": "write_basic_config",
+    "accelerate.checkpoint.files": "clean_state_dict_for_safetensors load save",
+    "accelerate.cli.config_basic": "write_basic_config",
+    "accelerate.cli.programs": (
+        "prepare_deepspeed_cmd_env prepare_multi_gpu_env prepare_sagemager_args_inputs "
+        "prepare_simple_launcher_cmd_env prepare_tpu"
+    ),
+    "accelerate.comm.nested": (
+        "TensorInformation concatenate find_batch_size find_device get_data_structure "
+        "ignorant_find_batch_size initialize_tensors is_tensor_information listify pad_input_tensors "
+        "slice_tensors"
+    ),
+    "accelerate.comm.operations": (
+        "CannotPadNestedTensorWarning GatheredParameters broadcast broadcast_object_list "
+        "copy_tensor_to_devices gather gather_object pad_across_processes reduce"
+    ),
+    "accelerate.comm.placement": "convert_outputs_to_fp32 convert_to_fp32 send_to_device",
+    "accelerate.comm.retry": "find_executable_batch_size",
+    "accelerate.comm.rng": "synchronize_rng_state synchronize_rng_states",
+    "accelerate.comm.structure": "honor_type is_namedtuple is_torch_tensor recursively_apply",
+    "accelerate.config.compile": "TorchDynamoPlugin",
+    "accelerate.config.data": "DataLoaderConfiguration",
+    "accelerate.config.deepspeed": "DeepSpeedPlugin",
+    "accelerate.config.deepspeed_json": "HfDeepSpeedConfig",
+    "accelerate.config.enums": (
+        "ComputeEnvironment CustomDtype DDPCommunicationHookType DistributedType DynamoBackend LoggerType "
+        "PrecisionType RNGType SageMakerDistributedType"
+    ),
+    "accelerate.config.fsdp": "FullyShardedDataParallelPlugin",
+    "accelerate.config.handlers": (
+        "AutocastKwargs DistributedDataParallelKwargs GradScalerKwargs GradientAccumulationPlugin "
+        "InitProcessGroupKwargs KwargsHandler ProfileKwargs"
+    ),
+    "accelerate.config.megatron": "MegatronLMPlugin",
+    "accelerate.config.parallelism": (
+        "DeepSpeedSequenceParallelConfig ParallelismConfig TorchContextParallelConfig "
+        "TorchTensorParallelConfig TorchTensorParallelPlugin"
+    ),
+    "accelerate.config.precision": "AORecipeKwargs FP8RecipeKwargs MSAMPRecipeKwargs TERecipeKwargs",
+    "accelerate.config.project": "ProjectConfiguration",
+    "accelerate.config.quantization": "BnbQuantizationConfig",
+    "accelerate.devices.host": (
+        "check_cuda_fp8_capability check_cuda_p2p_ib_support get_cpu_distributed_information get_gpu_info "
+        "set_numa_affinity"
+    ),
+    "accelerate.devices.memory": "release_memory",
+    "accelerate.devices.probes": (
+        "is_bf16_available is_cuda_available is_fp16_available is_habana_gaudi1 is_hpu_available "
+        "is_mlu_available is_mps_available is_musa_available is_neuron_available is_npu_available "
+        "is_rocm_available is_sdaa_available is_torch_xla_available is_xccl_available is_xpu_available"
+    ),
+    "accelerate.devices.rng": "set_seed",
+    "accelerate.env": (
+        "are_libraries_initialized clear_environment convert_dict_to_env_variables get_int_from_env "
+        "parse_choice_from_env parse_flag_from_env patch_environment purge_accelerate_environment "
+        "str_to_bool"
+    ),
+    "accelerate.launch.ranks": "PrepareForLaunch",
+    "accelerate.machine": "check_os_kernel is_port_in_use",
     "accelerate.modules": (
-        "get_model_tp_size get_module_children_bottom_up has_4bit_bnb_layers has_transformer_engine_layers "
-        "is_peft_model model_has_dtensor"
+        "get_model_tp_size get_module_children_bottom_up has_4bit_bnb_layers "
+        "has_transformer_engine_layers is_peft_model model_has_dtensor"
     ),
     "accelerate.objects": "get_pretty_name merge_dicts recursive_getattr",
     "accelerate.offload.budget": "get_balanced_memory get_max_memory",
@@ -40,72 +97,34 @@ HOMES = {
         "is_transformers_available is_triton_available is_wandb_available is_weights_only_available "
         "torchao_required"
     ),
-    "accelerate.parallelism_config": "ParallelismConfig",
+    "accelerate.precision.ao": "convert_model_to_fp8_ao filter_first_and_last_linear_layers has_ao_layers",
+    "accelerate.precision.calls": "get_grad_scaler get_mixed_precision_context_manager",
     "accelerate.progress": "tqdm",
-    "accelerate.unbuilt": (
-        "AbstractTrainStep BertTrainStep GPTTrainStep MegatronLMDummyDataLoader MegatronLMDummyScheduler "
-        "T5TrainStep add_model_config_to_megatron_parser apply_fp8_autowrap "
-        "avg_losses_across_data_parallel_group contextual_fp8_autocast convert_model "
-        "install_xla load_and_quantize_model"
+    "accelerate.state.legacy": "get_current_device_type",
+    "accelerate.strategies.fsdp2.by_hand": (
+        "disable_fsdp_ram_efficient_loading enable_fsdp_ram_efficient_loading ensure_weights_retied "
+        "fsdp2_apply_ac fsdp2_canonicalize_names fsdp2_load_full_state_dict fsdp2_prepare_model "
+        "fsdp2_switch_optimizer_parameters get_fsdp2_grad_scaler"
     ),
-    "accelerate.utils.ao": "convert_model_to_fp8_ao filter_first_and_last_linear_layers has_ao_layers",
-    "accelerate.utils.constants": (
+    "accelerate.strategies.sharded.merge": "merge_fsdp_weights",
+    "accelerate.strategies.sharded.saving": ("load_fsdp_model load_fsdp_optimizer save_fsdp_model save_fsdp_optimizer"),
+    "accelerate.strategies.unwrap": "extract_model_from_parallel",
+    "accelerate.sync": "wait_for_everyone",
+    "accelerate.transforms.compile": "compile_regions has_compiled_regions is_compiled_module",
+    "accelerate.unbuilt": (
+        "AbstractTrainStep BertTrainStep DeepSpeedEngineWrapper DeepSpeedOptimizerWrapper "
+        "DeepSpeedSchedulerWrapper DummyOptim DummyScheduler GPTTrainStep MegatronLMDummyDataLoader "
+        "MegatronLMDummyScheduler T5TrainStep add_model_config_to_megatron_parser apply_fp8_autowrap "
+        "avg_losses_across_data_parallel_group compile_regions_deepspeed compile_regions_fsdp2 "
+        "contextual_fp8_autocast convert_model install_xla load_and_quantize_model"
+    ),
+    "accelerate.words": (
         "MITA_PROFILING_AVAILABLE_PYTORCH_VERSION MODEL_NAME OPTIMIZER_NAME PROFILE_PATTERN_NAME "
         "RNG_STATE_NAME SAFE_MODEL_NAME SAFE_WEIGHTS_INDEX_NAME SAFE_WEIGHTS_NAME "
         "SAFE_WEIGHTS_PATTERN_NAME SAMPLER_NAME SCALER_NAME SCHEDULER_NAME "
         "TORCH_DISTRIBUTED_OPERATION_TYPES TORCH_LAUNCH_PARAMS WEIGHTS_INDEX_NAME WEIGHTS_NAME "
         "WEIGHTS_PATTERN_NAME XPU_PROFILING_AVAILABLE_PYTORCH_VERSION"
     ),
-    "accelerate.utils.dataclasses": (
-        "AORecipeKwargs AutocastKwargs BnbQuantizationConfig ComputeEnvironment CustomDtype "
-        "DDPCommunicationHookType DataLoaderConfiguration DeepSpeedPlugin DeepSpeedSequenceParallelConfig "
-        "DistributedDataParallelKwargs DistributedType DynamoBackend FP8RecipeKwargs "
-        "FullyShardedDataParallelPlugin GradScalerKwargs GradientAccumulationPlugin "
-        "InitProcessGroupKwargs KwargsHandler LoggerType MSAMPRecipeKwargs MegatronLMPlugin PrecisionType "
-        "ProfileKwargs ProjectConfiguration RNGType SageMakerDistributedType TERecipeKwargs "
-        "TensorInformation TorchContextParallelConfig TorchDynamoPlugin TorchTensorParallelConfig "
-        "TorchTensorParallelPlugin"
-    ),
-    "accelerate.utils.deepspeed": (
-        "DeepSpeedEngineWrapper DeepSpeedOptimizerWrapper DeepSpeedSchedulerWrapper DummyOptim "
-        "DummyScheduler HfDeepSpeedConfig"
-    ),
-    "accelerate.utils.environment": (
-        "are_libraries_initialized check_cuda_fp8_capability check_cuda_p2p_ib_support clear_environment "
-        "convert_dict_to_env_variables get_cpu_distributed_information get_current_device_type "
-        "get_gpu_info get_int_from_env parse_choice_from_env parse_flag_from_env patch_environment "
-        "purge_accelerate_environment set_numa_affinity str_to_bool"
-    ),
-    "accelerate.utils.fsdp_utils": (
-        "disable_fsdp_ram_efficient_loading enable_fsdp_ram_efficient_loading ensure_weights_retied "
-        "fsdp2_apply_ac fsdp2_canonicalize_names fsdp2_load_full_state_dict fsdp2_prepare_model "
-        "fsdp2_switch_optimizer_parameters get_fsdp2_grad_scaler load_fsdp_model load_fsdp_optimizer "
-        "merge_fsdp_weights save_fsdp_model save_fsdp_optimizer"
-    ),
-    "accelerate.utils.imports": (
-        "is_bf16_available is_cuda_available is_fp16_available is_habana_gaudi1 is_hpu_available "
-        "is_mlu_available is_mps_available is_musa_available is_neuron_available is_npu_available "
-        "is_rocm_available is_sdaa_available is_torch_xla_available is_xccl_available is_xpu_available"
-    ),
-    "accelerate.utils.launch": (
-        "PrepareForLaunch prepare_deepspeed_cmd_env prepare_multi_gpu_env prepare_sagemager_args_inputs "
-        "prepare_simple_launcher_cmd_env prepare_tpu"
-    ),
-    "accelerate.utils.memory": "find_executable_batch_size release_memory",
-    "accelerate.utils.modeling": "get_grad_scaler get_mixed_precision_context_manager",
-    "accelerate.utils.operations": (
-        "CannotPadNestedTensorWarning GatheredParameters broadcast broadcast_object_list concatenate "
-        "convert_outputs_to_fp32 convert_to_fp32 copy_tensor_to_devices find_batch_size find_device "
-        "gather gather_object get_data_structure honor_type ignorant_find_batch_size initialize_tensors "
-        "is_namedtuple is_tensor_information is_torch_tensor listify pad_across_processes "
-        "pad_input_tensors recursively_apply reduce send_to_device slice_tensors"
-    ),
-    "accelerate.utils.other": (
-        "check_os_kernel clean_state_dict_for_safetensors compile_regions compile_regions_deepspeed "
-        "compile_regions_fsdp2 extract_model_from_parallel has_compiled_regions is_compiled_module "
-        "is_port_in_use load save wait_for_everyone"
-    ),
-    "accelerate.utils.random": "set_seed synchronize_rng_state synchronize_rng_states",
 }
 
 _SUBMODULES = (

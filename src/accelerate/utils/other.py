@@ -1,5 +1,6 @@
 """Compatibility path of small things around models and machines."""
 
+from accelerate.checkpoint.files import clean_state_dict_for_safetensors, load, save
 from accelerate.launch.ports import free_port as get_free_port
 from accelerate.machine import check_os_kernel, is_port_in_use
 from accelerate.modules import get_model_tp_size, get_module_children_bottom_up, model_has_dtensor
@@ -8,12 +9,14 @@ from accelerate.offload.sizes import convert_bytes
 from accelerate.strategies.unwrap import extract_model_from_parallel
 from accelerate.sync import wait_for_everyone
 from accelerate.transforms.compile import compile_regions, has_compiled_regions, is_compiled_module
-from accelerate.unbuilt import compile_regions_deepspeed
+from accelerate.unbuilt import compile_regions_deepspeed, compile_regions_fsdp2
 
 __all__ = [
     "check_os_kernel",
+    "clean_state_dict_for_safetensors",
     "compile_regions",
     "compile_regions_deepspeed",
+    "compile_regions_fsdp2",
     "convert_bytes",
     "extract_model_from_parallel",
     "get_free_port",
@@ -23,8 +26,10 @@ __all__ = [
     "has_compiled_regions",
     "is_compiled_module",
     "is_port_in_use",
+    "load",
     "merge_dicts",
     "model_has_dtensor",
     "recursive_getattr",
+    "save",
     "wait_for_everyone",
 ]
