@@ -8,7 +8,6 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -66,25 +65,23 @@ def collect(config_file: str | None = None) -> dict[str, Any]:
 
 
 def _machine() -> dict[str, Any]:
-    import psutil
+    from accelerate.devices import get
+    from accelerate.launch.hardware import physical_cores
 
-    memory = psutil.virtual_memory()
+    memory = get("cpu").memory
     return {
         "platform": platform.platform(),
         "python": f"{platform.python_version()} ({sys.executable})",
-        "cores": f"{psutil.cpu_count(logical=False) or '?'} physical, {os.cpu_count()} logical",
-        "memory": f"{memory.total / 2**30:.1f} GiB, {memory.available / 2**30:.1f} GiB free",
+        "cores": f"{physical_cores()} physical, {os.cpu_count()} logical",
+        "memory": f"{memory.total() / 2**30:.1f} GiB, {memory.available() / 2**30:.1f} GiB free",
     }
 
 
 def _packages() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    from accelerate.optional import installed_version
+
+    versions = {name: installed_version(name) for name in _PACKAGES}
+    return {name: version for name, version in versions.items() if version is not None}
 
 
 def _torch() -> dict[str, Any]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accelerate import env
@@ -14,7 +13,7 @@ from accelerate.config.files import find_config_file
 from accelerate.config.resolve import Resolved, resolve
 from accelerate.errors import AccelerateError
 from accelerate.launch.base import Job, LaunchPlan
-from accelerate.launch.hardware import detect
+from accelerate.launch.hardware import Devices, detect, usable_cores
 from accelerate.launch.program import check_program
 from accelerate.launch.registry import choose
 
@@ -31,13 +30,21 @@ def launch_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
     return parser
 
 
-def job_of(args: argparse.Namespace, *, in_place: bool = False) -> tuple[Job, Resolved]:
+def job_of(
+    args: argparse.Namespace,
+    *,
+    in_place: bool = False,
+    environ: Mapping[str, str] | None = None,
+    devices: Devices | None = None,
+) -> tuple[Job, Resolved]:
     """What a parsed command line asks for, with the configuration file and the environment behind it.
+
+    ``environ`` and ``devices`` are this process's and this machine's unless they are given.
 
     Raises:
         ConfigError: a setting is wrong, unknown or contradicts another.
     """
-    environ = env.snapshot()
+    environ = env.snapshot() if environ is None else environ
     resolved = resolve(args, environ, find_config_file(getattr(args, "config_file", None)))
     config = resolved.config
     job = Job(
@@ -49,17 +56,11 @@ def job_of(args: argparse.Namespace, *, in_place: bool = False) -> tuple[Job, Re
         environment=resolved.environment(),
         given={path: source.where for path, source in resolved.explain()},
         in_place=in_place,
-        devices=detect(environ),
-        cores=_cores(),
+        devices=detect(environ) if devices is None else devices,
+        cores=usable_cores(),
         environ=environ,
     )
     return job, resolved
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def plan_of(job: Job) -> LaunchPlan:

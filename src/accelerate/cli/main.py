@@ -42,11 +42,11 @@ def help_text() -> str:
         for name, (_, about) in group.items():
             lines += _wrapped(f"  {name:<{width}}  ", about)
         lines.append("")
-    lines += [
-        "Options:",
-        f"  {'-h, --help':<{width}}  Show this help. `accelerate <command> --help` explains a command.",
-        f"  {'--version':<{width}}  Show the version.",
-    ]
+    lines.append("Options:")
+    lines += _wrapped(
+        f"  {'-h, --help':<{width}}  ", "Show this help. `accelerate <command> --help` explains a command."
+    )
+    lines += _wrapped(f"  {'--version':<{width}}  ", "Show the version.")
     return "\n".join(lines)
 
 

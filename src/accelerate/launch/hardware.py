@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["NO_DEVICES", "Devices", "detect"]
+__all__ = ["NO_DEVICES", "Devices", "detect", "physical_cores", "usable_cores"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +97,16 @@ _VENDORS: tuple[tuple[str, str, Callable[[], int], str, str], ...] = (
 
 
 def _torch_supports(what: str) -> bool:
-    from importlib.util import find_spec
+    # Only where a device was found: it is the slow part, and no other module of a launch needs it.
+    from accelerate.optional import folder_of
 
     kind, _, name = what.partition(":")
     if kind == "package":
-        return find_spec(name) is not None
-    torch = find_spec("torch")
-    if torch is None or torch.origin is None:
+        return folder_of(name) is not None
+    folder = folder_of("torch")
+    if folder is None:
         return False
-    for line in _read(os.path.join(os.path.dirname(torch.origin), "version.py")).splitlines():
+    for line in _read(str(folder / "version.py")).splitlines():
         if line.partition(":")[0].partition("=")[0].strip() == name:
             return line.rpartition("=")[2].strip() != "None"
     return True
@@ -133,3 +134,18 @@ def detect(environ: Mapping[str, str]) -> Devices:
             return Devices(type=kind, count=chosen, visible_env=variable)
         reason = f"{variable}={visible} hides every device"
     return Devices(why_none=reason)
+
+
+def physical_cores() -> int:
+    """Cores that this process may use, two hardware threads of one core counted once."""
+    import psutil
+
+    logical = usable_cores()
+    return min(logical, psutil.cpu_count(logical=False) or logical)
+
+
+def usable_cores() -> int:
+    """Hardware threads that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

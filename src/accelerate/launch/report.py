@@ -163,8 +163,10 @@ def choose_root(failures: list[Failure]) -> Failure:
     connection errors, unless it was seen so late that the agent must have killed it for not stopping.
     """
     own = [failure for failure in failures if failure.code != -signal.SIGTERM] or failures
-    told = sorted((failure for failure in own if failure.record is not None), key=lambda failure: failure.time)
-    killed = sorted((failure for failure in own if failure.code < 0), key=lambda failure: failure.time)
+    told = sorted(
+        (failure for failure in own if failure.record is not None), key=lambda failure: (failure.time, failure.rank)
+    )
+    killed = sorted((failure for failure in own if failure.code < 0), key=lambda failure: (failure.time, failure.rank))
     if killed and (not told or killed[0].time - told[0].time < SIGNAL_SEEN_WITHIN):
         return killed[0]
     if told:

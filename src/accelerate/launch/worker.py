@@ -19,7 +19,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 # What stands between this file and the user's first frame, whatever way the launcher was started.
 _OURS = (_HERE, os.path.join(os.path.dirname(_HERE), "cli"), "<frozen importlib", "<frozen runpy", "<frozen zipimport")
 
-Source = tuple[CodeType, str, ModuleSpec | None, str]
+Source = tuple[CodeType, str, ModuleSpec | None]
 
 
 def execute(program: str, arguments: list[str], *, module: bool = False) -> None:
@@ -29,11 +29,9 @@ def execute(program: str, arguments: list[str], *, module: bool = False) -> None
     exit handlers and threads that outlive the script still look there. Whatever the program raises passes through.
     """
     sys.argv = [program, *arguments]
-    code, origin, spec, entry = _module(program) if module else _script(program)
+    code, origin, spec = _module(program) if module else _script(program)
     if module:
         sys.argv[0] = origin
-    elif not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = entry
     scope = ModuleType("__main__")
     scope.__dict__.update(
         __builtins__=builtins,
@@ -52,36 +50,44 @@ def execute(program: str, arguments: list[str], *, module: bool = False) -> None
 _retired: list[ModuleType] = []
 
 
+def _lead(entry: str, *, always: bool = False) -> None:
+    """Puts ``entry`` in the first place of ``sys.path``, where Python put the launcher's. Under ``-P`` it put nothing
+    there, and only what is to be run itself (``always``) comes before the rest."""
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = entry
+    elif always:
+        sys.path.insert(0, entry)
+
+
 def _script(path: str) -> Source:
-    """The code of a script; its absolute path; its spec where it is a folder or archive; and ``sys.path[0]``."""
+    """The code of a script, its absolute path, and its spec where it is a folder or an archive."""
     path = os.path.abspath(path)
     if os.path.isdir(path) or path.endswith((".zip", ".pyz")):
-        spec = PathFinder.find_spec("__main__", [path])
-        return (*_load(spec, f"{path} has no __main__ to run"), path)
-    folder = os.path.dirname(os.path.realpath(path))
+        _lead(path, always=True)
+        return _load(PathFinder.find_spec("__main__", [path]), f"{path} has no __main__ to run")
+    _lead(os.path.dirname(os.path.realpath(path)))
     if path.endswith(".pyc"):
         code = SourcelessFileLoader("__main__", path).get_code("__main__")
         if code is not None:
-            return code, path, None, folder
+            return code, path, None
     with open(path, "rb") as file:
-        return compile(file.read(), path, "exec", dont_inherit=True), path, None, folder
+        return compile(file.read(), path, "exec", dont_inherit=True), path, None
 
 
 def _module(name: str) -> Source:
     """The same of a module, or of ``name.__main__`` where it is a package. Imports the package around it."""
     from importlib.util import find_spec
 
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = os.getcwd()
+    _lead(os.getcwd())
     spec = find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
         spec = find_spec(f"{name}.__main__")
         if spec is None:
             raise ImportError(f"{name} is a package without a __main__, so `-m {name}` has nothing to run", name=name)
-    return (*_load(spec, f"No module named {name}"), sys.path[0])
+    return _load(spec, f"No module named {name}")
 
 
-def _load(spec: ModuleSpec | None, otherwise: str) -> tuple[CodeType, str, ModuleSpec]:
+def _load(spec: ModuleSpec | None, otherwise: str) -> Source:
     if spec is None:
         raise ModuleNotFoundError(otherwise)
     code = spec.loader.get_code(spec.name) if spec.loader is not None and hasattr(spec.loader, "get_code") else None
