@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from accelerate import runtime
+from accelerate import Accelerator, runtime
 from accelerate.comm import operations
 from accelerate.comm.watch import watched
 from accelerate.errors import RankLeftError
@@ -58,6 +58,25 @@ def test_a_rank_with_fewer_batches_ends_both_with_names_and_lines() -> None:
     assert f"wait_for_everyone() at {place('the line of rank 1')} in train" in message(second)
     assert "lost its connection to rank 1 in backward()" in message(first)
     assert f"{place('the line of rank 0')} in train" in message(first)
+
+
+def test_an_accelerators_loop_that_ends_early_on_one_rank() -> None:
+    def train(rank: int, n: int) -> None:
+        accelerator = Accelerator(cpu=True)
+        model = nn.Linear(2, 1)
+        model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        for step in range(4):
+            if rank == 1 and step == 2:
+                break
+            accelerator.backward(model(torch.ones(1, 2)).sum())  # the line in the loop
+            optimizer.step()
+            optimizer.zero_grad()
+        accelerator.gather_for_metrics(torch.ones(1))
+
+    first, second = endings(train)
+    assert f"backward() at {place('the line in the loop')} in train" in message(first)
+    assert f"rank 0: is in another call; in backward() at {place('the line in the loop')} in train" in message(second)
+    assert "Rank 1 has waited" in message(second) and "in gather_for_metrics()" in message(second)
 
 
 def test_a_rank_that_died_is_named() -> None:

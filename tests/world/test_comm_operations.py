@@ -155,6 +155,41 @@ def test_what_cannot_be_sent(n: int, how: str, data: Any, named: str) -> None:
     assert "could not take part in gather()" in first and named in first
 
 
+@pytest.mark.parametrize("columns", [1, 3, 3000])
+def test_gather_uneven_of_any_size(n: int, how: str, columns: int) -> None:
+    """Inside a frame, too large for one, and too large on one rank only (columns = 3 and a long tensor there)."""
+
+    def gather(rank: int, n: int) -> None:
+        rows = 2 * rank + (columns == 3 and rank == 1) * 1000
+        data = {
+            "x": torch.full((rows, columns), float(rank)),
+            "flag": torch.full((1 + rank,), rank == 0),
+            "label": torch.arange(3, dtype=torch.int16) + rank,
+            "pair": (torch.tensor(float(rank), dtype=torch.float64), None),
+        }
+        found = operations.gather_uneven(data)
+        wanted = [other for other in range(n) for _ in range(2 * other + (columns == 3 and other == 1) * 1000)]
+        assert found["x"].shape == (len(wanted), columns) and found["x"][:, -1].tolist() == wanted
+        assert found["flag"].tolist() == [other == 0 for other in range(n) for _ in range(1 + other)]
+        assert found["label"].tolist() == [i + other for other in range(n) for i in range(3)]
+        assert found["pair"][0].tolist() == list(range(n)) and found["pair"][1] is None
+        assert found["label"].dtype is torch.int16
+
+    world(gather, n, how)
+
+
+def test_gather_uneven_of_equal_tensors_is_gather(n: int, how: str) -> None:
+    def gather(rank: int, n: int) -> None:
+        data = [torch.randn(3, 2), torch.tensor([rank] * 4), torch.ones(200, 300)]
+        for part in (data[:2], data):
+            for one, other in zip(operations.gather_uneven(part), operations.gather(part), strict=True):
+                assert torch.equal(one, other)
+        many = [torch.tensor([rank]) for _ in range(600)]
+        assert operations.gather_uneven(many)[599].tolist() == list(range(n))
+
+    world(gather, n, how)
+
+
 def test_gather_uneven(n: int, how: str) -> None:
     def gather(rank: int, n: int) -> None:
         found = operations.gather_uneven({"x": torch.full((rank, 2), rank), "scalar": torch.tensor(rank)})

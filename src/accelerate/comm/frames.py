@@ -28,6 +28,7 @@ FRAME = 4096
 HEADER = 64
 CAPACITY = FRAME - HEADER
 ALIGN = 16
+REFUSES, INSIDE = 1, 2  # flags: this rank cannot take part; the data is inside the frame
 
 _HEAD = struct.Struct("<4q")
 _KEY = 24  # bytes of the header that have to be the same on every rank
@@ -123,14 +124,46 @@ class Frames:
         if not self.fits(tensors):
             self._exchange(op, digest(key), 0, describe)
             return self.send_apart(tensors)
-        starts, start = [], HEADER
+        starts = self._put(tensors, HEADER)
+        return [Rows(self._exchange(op, digest(key), 0, describe, INSIDE))] * len(tensors), starts
+
+    def body(self, count: int) -> int:
+        """Where in a frame the data of :meth:`swap_uneven` begins, for ``count`` tensors."""
+        return HEADER + aligned(8 * count)
+
+    def swap_uneven(
+        self, op: Op, key: Any, lengths: list[int], tensors: list[torch.Tensor], describe: Callable[[], str]
+    ) -> tuple[list[list[int]], torch.Tensor | None]:
+        """Collective. Every rank's ``lengths``, and the frames of all ranks where they hold all ranks' tensors.
+
+        In a frame the tensors follow each other from :meth:`body` on, each at the next place that suits any dtype.
+        """
+        head, start = struct.pack(f"<{len(lengths)}q", *lengths), self.body(len(lengths))
+        if start > FRAME:
+            told = self.swap_bytes(op, key, head, describe)
+            return [list(struct.unpack(f"<{len(lengths)}q", text)) for text in told], None
+        self._bytes[HEADER : HEADER + len(head)] = head
+        total = start + sum(aligned(tensor.nbytes) for tensor in tensors)
+        if total <= FRAME and all(tensor.is_cpu for tensor in tensors):
+            self._put(tensors, start)
+        else:
+            total = FRAME + 1
+        frames = self._exchange(op, digest(key), total, describe)
+        rows = frames.numpy()
+        counts = [list(struct.unpack_from(f"<{len(lengths)}q", rows[rank], HEADER)) for rank in range(self.size)]
+        inside = all(_HEAD.unpack_from(rows[rank])[3] <= FRAME for rank in range(self.size))
+        return counts, frames if inside else None
+
+    def _put(self, tensors: list[torch.Tensor], start: int) -> list[int]:
+        """Writes ``tensors`` into the frame; returns where each begins."""
+        starts = []
         for tensor in tensors:
             starts.append(start)
             count = tensor.nbytes
             if count:
                 self._frame[start : start + count] = tensor.reshape(-1).view(torch.uint8)
                 start += aligned(count)
-        return [Rows(self._exchange(op, digest(key), start, describe))] * len(tensors), starts
+        return starts
 
     def swap_bytes(
         self, op: Op, key: Any, data: bytes, describe: Callable[[], str], root: int | None = None
@@ -168,7 +201,7 @@ class Frames:
             Exception: ``error``, here; a CollectiveError that quotes it on the other ranks.
         """
         try:
-            self._exchange(op, 0, 0, lambda: f"{type(error).__name__}: {error}", flags=1)
+            self._exchange(op, 0, 0, lambda: f"{type(error).__name__}: {error}", REFUSES)
         except CollectiveError as mismatch:
             raise error from mismatch
         raise error
@@ -214,7 +247,7 @@ class Frames:
         mine = self._bytes[:_KEY]
         for start in range(0, self.size * FRAME, FRAME):
             if raw[start : start + _KEY] != mine:
-                self._explain(op, describe, bool(flags))
+                self._explain(op, describe, flags == REFUSES)
         return frames
 
     def _explain(self, op: Op, describe: Callable[[], str], refuses: bool) -> NoReturn:

@@ -19,8 +19,10 @@ import torch
 
 from accelerate.comm.frames import Frames, Op
 from accelerate.comm.here import frames
+from accelerate.comm.plain import padded, taken
 from accelerate.comm.reduction import OPERATIONS, reduce_rows
-from accelerate.comm.spec import Spec, flatten, restore, words
+from accelerate.comm.spec import flatten, restore, words
+from accelerate.comm.uneven import gather_uneven
 
 __all__ = [
     "CannotPadNestedTensorWarning",
@@ -82,7 +84,7 @@ def gather(tensor: Any) -> Any:
     wire = frames()
     if wire is None:
         return tensor
-    spec, tensors = _taken(wire, Op.GATHER, tensor)
+    spec, tensors = taken(wire, Op.GATHER, tensor)
     key = (spec, tuple([(item.shape, item.dtype) for item in tensors]))
     rows, starts = wire.swap_tensors(Op.GATHER, key, tensors, lambda: words(tensor))
     size = wire.size
@@ -91,26 +93,6 @@ def gather(tensor: Any) -> Any:
         flat = row.take(start, item.nbytes, item.dtype)
         joined.append(flat.view(size * item.shape[0], *item.shape[1:]) if item.ndim else flat)
     return joined[0] if spec == 0 else restore(tensor, iter(joined))
-
-
-def gather_uneven(tensor: Any) -> Any:
-    """Collective. As :func:`gather`, for tensors whose first dimension may differ between the ranks."""
-    wire = frames()
-    if wire is None:
-        return tensor
-    spec, tensors = _taken(wire, Op.GATHER_FOR_METRICS, tensor)
-    tensors = [item if item.ndim else item.view(1) for item in tensors]
-    key = (spec, tuple([(item.shape[1:], item.dtype) for item in tensors]))
-    counts = struct.pack(f"<{len(tensors)}q", *[item.shape[0] for item in tensors])
-    told = wire.swap_bytes(Op.GATHER_FOR_METRICS, key, counts, lambda: words(tensor))
-    sizes = [struct.unpack(f"<{len(tensors)}q", text) for text in told]
-    padded = [_padded(item, 0, max(size[i] for size in sizes), 0, False) for i, item in enumerate(tensors)]
-    rows, starts = wire.send_apart(padded)
-    joined = []
-    for i, (item, row, start) in enumerate(zip(padded, rows, starts, strict=True)):
-        every = row.take(start, item.nbytes, item.dtype).view(wire.size, *item.shape)
-        joined.append(torch.cat([every[rank, : size[i]] for rank, size in enumerate(sizes)]))
-    return restore(tensor, iter(joined))
 
 
 def reduce(tensor: Any, reduction: str = "mean", scale: float = 1.0) -> Any:
@@ -129,7 +111,7 @@ def reduce(tensor: Any, reduction: str = "mean", scale: float = 1.0) -> Any:
         return tensor if scale == 1.0 else restore(tensor, iter([item * scale for item in _tensors(tensor)]))
     if reduction not in OPERATIONS:
         wire.refuse(Op.REDUCE, _unknown_reduction(reduction))
-    spec, tensors = _taken(wire, Op.REDUCE, tensor)
+    spec, tensors = taken(wire, Op.REDUCE, tensor)
     key = (reduction, spec, tuple([(item.shape, item.dtype) for item in tensors]))
     if wire.fits(tensors):
         rows, starts = wire.swap_tensors(Op.REDUCE, key, tensors, lambda: words(tensor))
@@ -155,7 +137,7 @@ def broadcast(tensor: Any, from_process: int = 0) -> Any:
     if wire is None:
         return tensor
     _check_source(wire, Op.BROADCAST, from_process)
-    spec, tensors = _taken(wire, Op.BROADCAST, tensor)
+    spec, tensors = taken(wire, Op.BROADCAST, tensor)
     key = (from_process, spec, tuple([(item.shape, item.dtype) for item in tensors]))
     if wire.fits(tensors):
         rows, starts = wire.swap_tensors(Op.BROADCAST, key, tensors, lambda: words(tensor))
@@ -236,7 +218,7 @@ def pad_across_processes(tensor: Any, dim: int = 0, pad_index: float = 0, pad_fi
         tensor,
         iter(
             [
-                item if size in (now, -1) else _padded(item, dim, size, pad_index, pad_first)
+                item if size in (now, -1) else padded(item, dim, size, pad_index, pad_first)
                 for item, now, size in zip(tensors, here, largest, strict=True)
             ]
         ),
@@ -275,38 +257,6 @@ def _tensors(data: Any) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     flatten(data, found)
     return found
-
-
-def _taken(wire: Frames, op: Op, data: Any) -> tuple[Spec, list[torch.Tensor]]:
-    """Collective where it fails: the structure of ``data`` and its tensors, detached and in one piece."""
-    found: list[torch.Tensor] = []
-    try:
-        spec = flatten(data, found)
-        return spec, [_plain(item) for item in found]
-    except (TypeError, RuntimeError) as error:
-        wire.refuse(op, error)
-
-
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_nested:
-        raise TypeError(
-            f"A {'meta' if tensor.is_meta else 'nested' if tensor.is_nested else tensor.layout} tensor has no plain "
-            "data to send. Make it dense first (to_dense(), to_padded_tensor())."
-        )
-    tensor = tensor.detach()
-    if tensor.is_conj() or tensor.is_neg():
-        tensor = tensor.resolve_conj().resolve_neg()
-    return tensor.contiguous()
-
-
-def _padded(tensor: torch.Tensor, dim: int, size: int, value: float, first: bool) -> torch.Tensor:
-    missing = size - tensor.shape[dim]
-    if missing <= 0:
-        return tensor
-    shape = list(tensor.shape)
-    shape[dim] = missing
-    filling = tensor.new_full(shape, value)
-    return torch.cat([filling, tensor] if first else [tensor, filling], dim=dim)
 
 
 def _swap_objects(

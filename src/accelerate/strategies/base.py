@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
+from accelerate.comm.here import frames
 from accelerate.comm.watch import watched
 from accelerate.errors import PrepareError
 from accelerate.transforms.base import PrepareContext, Stage
@@ -144,8 +145,9 @@ class Strategy(ABC, Generic[Options]):
         """The ``DistributedType`` that the public interface reports for this strategy on such a device."""
 
     def setup(self, runtime: Runtime) -> None:
-        """Takes the job this process is part of. Collective where the strategy builds groups or a mesh."""
+        """Collective. Takes the job this process is part of."""
         self.runtime = runtime
+        frames()  # every rank is here: where others made the group, the ranks meet now to compare notes from here on
 
     def precision_for(self, mode: str, settings: dict[str, Any]) -> Precision:
         """The Precision object for ``mode`` ("no", "fp16", "bf16", "fp8")."""
