@@ -79,7 +79,7 @@ class DataLoaderDispatcher(PreparedLoader):
         run = self._start(reads=channel.reads)
         done = False
         try:
-            messages = self._reading(run, channel) if channel.reads else self._listening(channel)
+            messages = self._sending(run, channel) if channel.reads else self._listening(channel)
             move = self._plan.move
             for message in messages:
                 run.progress.handed += 1
@@ -152,7 +152,7 @@ class DataLoaderDispatcher(PreparedLoader):
             if message.status == LAST:
                 return
 
-    def _reading(self, run: Run, channel: Channel) -> Iterator[Message]:
+    def _sending(self, run: Run, channel: Channel) -> Iterator[Message]:
         """Reads, and sends. An error here is told to the others before it is raised."""
         steps = self._steps(run)
         head: list[Any] = []

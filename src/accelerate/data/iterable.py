@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections import deque
 from collections.abc import Iterator
 from itertools import chain, cycle, islice
 from typing import Any
@@ -12,10 +11,11 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
+from accelerate.data.replay import run_ahead
 from accelerate.data.source import is_stateful
 from accelerate.errors import PrepareError
 
-__all__ = ["IterableDatasetShard", "StatefulIterableDatasetShard", "sharded_at_source", "shared_stream"]
+__all__ = ["IterableDatasetShard", "LaterStream", "StatefulIterableDatasetShard", "sharded_at_source", "shared_stream"]
 
 
 def sharded_at_source(dataset: Any, count: int, index: int) -> Any | None:
@@ -109,7 +109,7 @@ class IterableDatasetShard(IterableDataset[Any]):
         process_index: int = 0,
         split_batches: bool = False,
     ) -> None:
-        if split_batches and batch_size > 1 and batch_size % num_processes:
+        if split_batches and batch_size % num_processes:
             raise PrepareError(
                 f"split_batches=True shares out each batch, but a batch of {batch_size} cannot be cut into "
                 f"{num_processes} equal parts. Make batch_size a multiple of {num_processes}."
@@ -178,7 +178,7 @@ class IterableDatasetShard(IterableDataset[Any]):
         group, share = self._group, self._group // self.num_processes
         low, high = self.process_index * share, (self.process_index + 1) * share
         head: list[Any] = list(islice(items, min(max(0, start - at), group)))
-        deque(islice(items, max(0, start - at - len(head))), maxlen=0)
+        run_ahead(items, max(0, start - at - len(head)), "items")
         place, held = 0, []
         position = max(start, at)
         for item in items:
@@ -205,6 +205,19 @@ class IterableDatasetShard(IterableDataset[Any]):
         """Remembers the dataset's own state at a place where every rank begins a batch."""
 
 
+class LaterStream(IterableDataset[Any]):
+    """A stream without its first ``start`` items."""
+
+    def __init__(self, dataset: Any, start: int) -> None:
+        self._dataset = dataset
+        self._start = start
+
+    def __iter__(self) -> Iterator[Any]:
+        items: Iterator[Any] = iter(self._dataset)
+        run_ahead(items, self._start, "items")
+        return items
+
+
 class StatefulIterableDatasetShard(IterableDatasetShard):
     """The shard of a dataset that has ``state_dict`` and ``load_state_dict``."""
 
@@ -214,15 +227,15 @@ class StatefulIterableDatasetShard(IterableDatasetShard):
         self._marked = position, self.dataset.state_dict()  # type: ignore[attr-defined]  # is_stateful has looked
 
     def state_dict(self) -> dict[str, Any]:
-        """The dataset's state, and at how many items of the whole stream it was taken (None: of this rank's part)."""
+        """The dataset's state, and at how many items of the whole stream it was taken, unless that is right here."""
         dataset: Any = self.dataset
         if self.at_source:
-            return {"at": None, "dataset": dataset.state_dict()}
+            return {"dataset": dataset.state_dict()}
         at, state = self._marked or (self._read_from, dataset.state_dict())
         return {"at": at, "dataset": state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The next iteration begins there."""
+        """The next iteration begins there, which is at ``start`` (set before) where the state does not tell."""
         dataset: Any = self.dataset
         dataset.load_state_dict(state["dataset"])
-        self._read_from = state["at"] or 0
+        self._read_from = state.get("at", self.start)

@@ -13,6 +13,7 @@ import torch
 
 from accelerate.comm.rng import synchronize_rng_states
 from accelerate.data.adapter import DataLoaderAdapter, own_iteration
+from accelerate.data.iterable import IterableDatasetShard
 from accelerate.data.lockstep import in_step
 from accelerate.data.mixin import DataLoaderStateMixin
 from accelerate.data.plan import shard_of
@@ -114,11 +115,13 @@ class PreparedLoader(DataLoaderAdapter, DataLoaderStateMixin):
             )
             left = shard.batches_after(start)
             run.expected = None if left is None or ours else shard.steps(left)
-        with self._same_seeds(run):
+        with self._same_seeds(run), self._reading(run.resumption.stream):
             iterator = self._fetch()
             if ours:
                 # Its body begins with the first batch, and so does torch's part in it.
                 first = next(iterator, NOTHING)
+        if shard is not None:
+            shard.feed = Feed()
         if ours:
             run.iterator = self._outputs(chain((first,), iterator), run, shard) if first is not NOTHING else iter(())
         elif shard is not None:
@@ -126,6 +129,17 @@ class PreparedLoader(DataLoaderAdapter, DataLoaderStateMixin):
         else:
             run.iterator = self._streamed(iterator, run)
         run.snapshot = run.resumption.snapshot
+
+    @contextmanager
+    def _reading(self, stream: Any) -> Generator[None]:
+        """Torch's iterator, when it is made, takes ``stream`` for the dataset."""
+        held = self.__dict__
+        dataset = held["dataset"]
+        held["dataset"] = dataset if stream is None else stream
+        try:
+            yield
+        finally:
+            held["dataset"] = dataset
 
     def _group(self) -> int:
         """Base batches that are fetched for one step."""
@@ -144,9 +158,15 @@ class PreparedLoader(DataLoaderAdapter, DataLoaderStateMixin):
     def _streamed(self, iterator: Iterator[Any], run: Run) -> Iterator[Any]:
         if not run.resumption.placed:
             run_ahead(iterator, self._own_batches(run), "batches")
-        if self._plan.in_step and self._plan.collectives is not None:
-            return in_step(iterator, self._plan.collectives, run.counts.append)
-        return iterator
+        group = self._plan.collectives
+        if group is None or group.size == 1 or not self._plan.even_batches or self._plan.presharded:
+            return iterator
+        if isinstance(self.dataset, IterableDatasetShard) and not self.num_workers:
+            first = next(iterator, NOTHING)  # with it the dataset shows whether it divides itself
+            iterator = iter(()) if first is NOTHING else chain((first,), iterator)
+        if not self._ranks_matter():
+            return iterator
+        return in_step(iterator, getattr(group, "control", None) or group, run.counts.append)
 
     def _own_batches(self, run: Run) -> int:
         """Batches that this loader itself has given before the place where it goes on."""

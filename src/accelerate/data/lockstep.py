@@ -1,4 +1,5 @@
-"""Ranks whose parts differ in length, kept at the same number of batches."""
+"""Ranks whose parts differ in length, kept at the same number of batches: each says before every batch whether it has
+one of its own."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ plain torch does, and is part of the state.
 
 from __future__ import annotations
 
-import base64
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -43,37 +42,42 @@ def random_sampler(sampler: Any) -> bool:
 
 
 class RandomStreams:
-    """A context with global random generators (torch, Python, NumPy) of its own, which go on where they were left."""
+    """A context with global random generators (torch, NumPy, Python) of its own, which go on where they were left.
+
+    Python's costs as much to exchange as a small batch to make: it is left alone from the second time on if nothing was
+    drawn from it the first time.
+    """
 
     def __init__(self, seed: int) -> None:
-        torch_generator = torch.Generator()
-        torch_generator.manual_seed(mix(seed, 1))
-        self._own: list[Any] = [torch_generator.get_state(), random.Random(mix(seed, 2)).getstate(), None]
-        numpy_random = _numpy_random()
-        if numpy_random is not None:
-            self._own[2] = numpy_random.RandomState(mix(seed, 3) & 0xFFFFFFFF).get_state(legacy=False)
+        generator = torch.Generator()
+        generator.manual_seed(mix(seed, 1))
+        self._torch = generator.get_state()
+        self._python = self._untouched = random.Random(mix(seed, 2)).getstate()
+        self._with_python = True
+        self._numpy = sys.modules.get("numpy.random")
+        self._bits = None if self._numpy is None else self._numpy.MT19937(mix(seed, 3))
 
     def __enter__(self) -> None:
-        self._swap()
+        self._exchange()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._swap()
+        self._exchange()
+        self._with_python = self._with_python and self._python != self._untouched
 
-    def _swap(self) -> None:
-        numpy_random = _numpy_random() if self._own[2] is not None else None
-        outside: list[Any] = [torch.get_rng_state(), random.getstate(), None]
-        torch.set_rng_state(self._own[0])
-        random.setstate(self._own[1])
-        if numpy_random is not None:
-            outside[2] = numpy_random.get_state(legacy=False)
-            numpy_random.set_state(self._own[2])
-        self._own = outside
-
-
-def _numpy_random() -> Any:
-    return getattr(sys.modules.get("numpy"), "random", None)
+    def _exchange(self) -> None:
+        outside = torch.get_rng_state()
+        torch.set_rng_state(self._torch)
+        self._torch = outside
+        if self._with_python:
+            held = random.getstate()
+            random.setstate(self._python)
+            self._python = held
+        if self._numpy is not None:
+            bits = self._numpy.get_bit_generator()
+            self._numpy.set_bit_generator(self._bits)
+            self._bits = bits
 
 
 class Order:
@@ -91,7 +95,7 @@ class Order:
         self._told = {id(part): getattr(part, "epoch", None) for part in self.parts}
         self._drawn: DrawnRandomSampler | None = None
         self._keyed: list[Any] = []
-        self._given: list[Any] = []
+        self._generators: list[torch.Generator | None] = []  # those the user gave; each key is drawn from there
         self._unknown = False
         for part in self.parts:
             self._classify(part)
@@ -101,10 +105,9 @@ class Order:
             self._drawn = part
         elif isinstance(part, _FIXED) or is_plain(part) or hasattr(part, "set_epoch") or is_stateful(part):
             return
-        elif isinstance(getattr(part, "generator", None), torch.Generator) and self.seed is None:
-            self._given.append(part)
         elif hasattr(part, "generator"):
             self._keyed.append(part)
+            self._generators.append(part.generator if isinstance(part.generator, torch.Generator) else None)
         elif not type(part).__module__.startswith(("torch.", "torchdata.", "builtins")):
             self._unknown = True
 
@@ -112,7 +115,7 @@ class Order:
     def is_random(self) -> bool:
         """Whether there is a seed or key to know about."""
         seeded = any(isinstance(part, SeedableRandomSampler) for part in self.parts)
-        return seeded or self._drawn is not None or bool(self._keyed or self._given) or self._unknown
+        return seeded or self._drawn is not None or bool(self._keyed) or self._unknown
 
     def changed_epoch(self) -> int | None:
         """The epoch that somebody gave directly to a sampler since the last time, or None."""
@@ -138,10 +141,8 @@ class Order:
             if isinstance(part, SeedableRandomSampler) and self.seed is not None:
                 part.initial_seed = self.seed
         self.told()
-        if self._given:
-            return self._begin_given(key), None
         if self._drawn is not None:
-            self._drawn.forced = key if isinstance(key, int) else None
+            self._drawn.forced = key
             self._drawn.agree = self.agree
             return key, None
         if not self._keyed and not self._unknown:
@@ -149,7 +150,7 @@ class Order:
         if self.seed is not None:
             number, told = mix(self.seed, epoch), None
         else:
-            number = key if isinstance(key, int) else self._agreed(draw())
+            number = key if isinstance(key, int) else self._drawn_number()
             told = number
         for i, part in enumerate(self._keyed):
             part.generator = torch.Generator()
@@ -157,27 +158,18 @@ class Order:
         return told, RandomStreams(number) if self._unknown else None
 
     @property
-    def drawn_key(self) -> int | None:
+    def generators(self) -> list[torch.Generator]:
+        """The generators of the user's that the keys of the next epochs are drawn from."""
+        if self.seed is not None:
+            return []
+        drawn = None if self._drawn is None else self._drawn.generator
+        return [own for own in (drawn, *self._generators) if own is not None]
+
+    @property
+    def drawn_key(self) -> int | str | None:
         """The key that a shuffle has drawn itself since ``begin``; it does so with the first index."""
         return None if self._drawn is None else self._drawn.key
 
-    def _begin_given(self, key: int | str | None) -> str:
-        if isinstance(key, str):
-            states = key
-        else:
-            states = ",".join(_encoded(part.generator.get_state()) for part in self._given)
-            states = self._agreed(states)
-        for part, state in zip(self._given, states.split(","), strict=True):
-            part.generator.set_state(_decoded(state))
-        return states
-
-    def _agreed(self, value: Any) -> Any:
-        return value if self.agree is None else self.agree(value)
-
-
-def _encoded(state: torch.Tensor) -> str:
-    return base64.b64encode(state.numpy().tobytes()).decode("ascii")
-
-
-def _decoded(state: str) -> torch.Tensor:
-    return torch.frombuffer(bytearray(base64.b64decode(state)), dtype=torch.uint8)
+    def _drawn_number(self) -> int:
+        number = draw(next((own for own in self._generators if own is not None), None))
+        return number if self.agree is None else int(self.agree(number))

@@ -25,7 +25,6 @@ class Plan:
 
     count, index: the loader is shared out in ``count`` parts, and this rank has part ``index``.
     presharded: each rank's loader holds only its part already.
-    in_step: ranks may have different numbers of batches of their own, and tell each other before each one.
     skip: batches of this rank that every iteration leaves out (a view by ``skip_first_batches``).
     """
 
@@ -37,7 +36,6 @@ class Plan:
     even_batches: bool = True
     drop_last: bool = False
     presharded: bool = False
-    in_step: bool = False
     skip: int = 0
     rng_types: list[Any] = field(default_factory=list)
     generator: torch.Generator | None = None

@@ -192,7 +192,7 @@ def _ordered(loader: DataLoader[Any], plan: Plan, wishes: Wishes, siblings: Sequ
         seed = _seed(shuffle, loader, wishes, siblings)
     changes: dict[str, Any] = {}
     if shuffle is not None:
-        changes = _replaced(loader, shuffle, _reordered(shuffle, loader, seed))
+        changes = _replaced(loader, shuffle, _reordered(shuffle, seed))
         owner = changes.get("batch_sampler", changes["sampler"])
     order = Order(owner, seed=seed, agree=ask)
     if order.is_random and seed is not None:
@@ -222,14 +222,13 @@ def _is_shuffled(loader: Any) -> bool:
     return order is not None and order.is_random
 
 
-def _reordered(shuffle: Any, loader: DataLoader[Any], seed: int | None) -> Any:
+def _reordered(shuffle: Any, seed: int | None) -> Any:
     """The shuffle in a form that can be had again."""
     taken = {"replacement": shuffle.replacement, "num_samples": shuffle._num_samples}
     if seed is not None:
         return SeedableRandomSampler(shuffle.data_source, data_seed=seed, **taken)
-    if isinstance(shuffle.generator, torch.Generator):
-        return shuffle
-    return DrawnRandomSampler(shuffle.data_source, **taken)
+    own = None if _is_torchdata(shuffle) else shuffle.generator
+    return DrawnRandomSampler(shuffle.data_source, generator=own, **taken)
 
 
 def _replaced(loader: DataLoader[Any], old: Any, new: Any) -> dict[str, Any]:
@@ -272,7 +271,6 @@ def _stream(loader: DataLoader[Any], plan: Plan) -> dict[str, Any]:
         own = size // plan.count
         changes = {"batch_size": own, "batch_sampler": BatchSampler(held.sampler, own, held.drop_last)}
     if part is not None:
-        plan.in_step = plan.even_batches
         return {**changes, "dataset": part}
     stream = shared_stream(
         loader.dataset, size, loader.drop_last, plan.count, plan.index, plan.split_batches, plan.even_batches

@@ -11,11 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from accelerate.comm import here
-from accelerate.data.iterable import IterableDatasetShard
+from accelerate.data.iterable import IterableDatasetShard, LaterStream
 from accelerate.data.order import samplers
 from accelerate.data.plan import shard_of
 from accelerate.data.position import Geometry, Start
+from accelerate.data.seeds import decoded, encoded
 from accelerate.data.source import is_stateful
 from accelerate.errors import CheckpointMismatchError, CollectiveError
 
@@ -32,11 +35,13 @@ class Resumption:
     """How an iteration came to its place, and what has to be kept while it goes on.
 
     sampler, placed: the sampler, or the stream, is at its place already; nothing is to be left out.
+    stream: what to read in place of the dataset, this time.
     keep_sampler: the sampler's own state belongs to the position. snapshot: takes the dataset's or loader's own state.
     """
 
     sampler: bool = False
     placed: bool = False
+    stream: Any = None
     keep_sampler: bool = False
     snapshot: Callable[[], Any] | None = None
 
@@ -49,16 +54,23 @@ def rewind(loader: DataLoaderAdapter) -> Resumption:
     restored = resumed and owner is not None and position.sampler_state is not None
     if restored:
         owner.load_state_dict(position.sampler_state)
-    source, load = _stateful_source(loader)
-    placed = False
-    if resumed and load is not None and position.data_state is not None:
-        load(position.data_state)
-        placed = True
-    stream = loader.dataset
-    if isinstance(stream, IterableDatasetShard) and not loader.num_workers and position.start.samples:
-        stream.start = position.start.samples
-        placed = True
-    return Resumption(sampler=restored, placed=placed, keep_sampler=owner is not None, snapshot=source)
+    take, give = _stateful_source(loader)
+    placed, stream = resumed and loader._inherited_state() is not None and position.data_state is not None, None
+    if loader._is_stream and not loader.num_workers and not placed and not position.start.at_beginning:
+        stream, placed = _at(loader, position.start.samples or 0, position.data_state), True
+    if resumed and give is not None and position.data_state is not None:
+        give(position.data_state)
+    return Resumption(sampler=restored, placed=placed, stream=stream, keep_sampler=owner is not None, snapshot=take)
+
+
+def _at(loader: DataLoaderAdapter, samples: int, state: Any) -> Any:
+    """The stream from ``samples`` items on; it counts from where its own state will have been put."""
+    dataset: Any = loader.dataset
+    if isinstance(dataset, IterableDatasetShard):
+        dataset.start = samples
+        return dataset
+    known = samples if state is not None else 0
+    return LaterStream(dataset, samples - (known if state is None else state.get("at", known)))
 
 
 def _stateful_sampler(loader: DataLoaderAdapter) -> Any:
@@ -78,7 +90,9 @@ def _stateful_source(loader: DataLoaderAdapter) -> tuple[Callable[[], Any] | Non
     dataset: Any = loader.dataset
     if loader.num_workers or not is_stateful(dataset):
         return None, None
-    return dataset.state_dict, dataset.load_state_dict
+    if isinstance(dataset, IterableDatasetShard):
+        return dataset.state_dict, dataset.load_state_dict
+    return lambda: {"dataset": dataset.state_dict()}, lambda state: dataset.load_state_dict(state["dataset"])
 
 
 def encode(loader: DataLoaderAdapter) -> dict[str, Any]:
@@ -101,6 +115,9 @@ def encode(loader: DataLoaderAdapter) -> dict[str, Any]:
             key = order.drawn_key
         if key is not None:
             state["key"] = key
+    generators = _generators(loader)
+    if generators:
+        state["generators"] = [encoded(generator.get_state()) for generator in generators]
     for name, value in (
         ("workers", position.workers),
         ("sampler", position.sampler_state),
@@ -133,6 +150,8 @@ def restore(loader: DataLoaderAdapter, state: dict[str, Any]) -> None:
     position.restore(int(state["epoch"]), start)
     position.key, position.workers = state.get("key"), state.get("workers")
     position.sampler_state, position.data_state = state.get("sampler"), state.get("data")
+    for generator, held in zip(_generators(loader), state.get("generators", ()), strict=False):
+        generator.set_state(decoded(held))
     loader._tell_epoch(position.epoch)
 
 
@@ -201,6 +220,13 @@ def _start(loader: DataLoaderAdapter, state: dict[str, Any], geometry: Geometry)
             "Use the batch size and the number of ranks it was taken with."
         )
     return start
+
+
+def _generators(loader: DataLoaderAdapter) -> list[torch.Generator]:
+    """The generators of the user's that later epochs draw from: the workers' seeds, and the keys of the order."""
+    order = loader._plan.order
+    own = [] if loader.generator is None else [loader.generator]
+    return own + [found for found in ([] if order is None else order.generators) if found not in own]
 
 
 def _length(loader: DataLoaderAdapter) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 
 from accelerate.data.position import Start
-from accelerate.data.seeds import draw, mix
+from accelerate.data.seeds import decoded, draw, encoded, mix
 from accelerate.data.share import Emission, divide
 from accelerate.data.source import BatchSource, Feed, is_plain
 from accelerate.errors import PrepareError
@@ -45,7 +45,9 @@ class SeedableRandomSampler(RandomSampler):
 
     def from_index(self, start: int) -> Iterator[int]:
         """The order of this epoch from its ``start``-th index on."""
-        return _shuffled(self, mix(self.initial_seed, self.epoch), start)
+        generator = torch.Generator()
+        generator.manual_seed(mix(self.initial_seed, self.epoch))
+        return _shuffled(self, generator, start)
 
     def set_epoch(self, epoch: int) -> None:
         """Which epoch's order the next iteration gives."""
@@ -53,15 +55,15 @@ class SeedableRandomSampler(RandomSampler):
 
 
 class DrawnRandomSampler(RandomSampler):
-    """A shuffle whose key is drawn from torch's random state when an iteration begins, as RandomSampler's is, and which
-    can be had again: set ``forced`` to the ``key`` of the time before. ``agree`` makes every rank's key the same.
+    """A shuffle drawn from the random state (or ``generator``) when an iteration begins, as RandomSampler's is, and
+    which can be had again: set ``forced`` to the ``key`` of the time before. ``agree`` gives every rank the same key.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.agree = kwargs.pop("agree", None)
         super().__init__(*args, **kwargs)
-        self.key: int | None = None
-        self.forced: int | None = None
+        self.agree: Callable[[Any], Any] | None = None
+        self.key: int | str | None = None
+        self.forced: int | str | None = None
 
     def __iter__(self) -> Iterator[int]:
         return self.from_index(0)
@@ -69,19 +71,26 @@ class DrawnRandomSampler(RandomSampler):
     def from_index(self, start: int) -> Iterator[int]:
         """The order from its ``start``-th index on. The key is drawn with the first index, as in plain torch."""
         key, self.forced = self.forced, None
+        generator: torch.Generator | None = self.generator
         if key is None:
-            key = draw() if self.agree is None else self.agree(draw())
+            key = draw() if generator is None else encoded(generator.get_state())
+            key = key if self.agree is None else self.agree(key)
         self.key = key
-        yield from _shuffled(self, key, start)
+        if isinstance(key, str) and generator is not None:
+            generator.set_state(decoded(key))
+        else:
+            generator = torch.Generator()
+            generator.manual_seed(int(key))
+        yield from _shuffled(self, generator, start)
 
 
-def _shuffled(sampler: RandomSampler, seed: int, start: int) -> Iterator[int]:
-    """The indices RandomSampler draws from a generator with this seed, without the first ``start``."""
-    generator = torch.Generator()
-    generator.manual_seed(seed)
+def _shuffled(sampler: RandomSampler, generator: torch.Generator, start: int) -> Iterator[int]:
+    """The indices RandomSampler draws from this generator, without the first ``start``."""
     size, wanted = len(sampler.data_source), sampler.num_samples
     if not sampler.replacement and wanted <= size:
         order: list[int] = torch.randperm(size, generator=generator)[start:wanted].tolist()
+        if wanted == size:
+            torch.randperm(size, generator=generator)  # torch draws one more, of which it takes nothing
         return iter(order)
     return _long_shuffle(generator, size, wanted, start, 32 if sampler.replacement else size, sampler.replacement)
 
@@ -165,11 +174,10 @@ class BatchSamplerShard(BatchSampler):
         return left // size if inner.drop_last else -(-left // size)
 
     def __iter__(self) -> Iterator[list[int]]:
-        # Not a generator: what this iteration tells must be there as soon as it is made.
-        feed, self.feed = self.feed, Feed()
+        # Not a generator: what this iteration tells must be there as soon as it is made. torch makes two where there
+        # are workers, and uses the second.
         self.emission = Emission()
-        source = BatchSource(self.batch_sampler, feed)
-        return divide(self, source, feed.group, self.emission)
+        return divide(self, BatchSource(self.batch_sampler, self.feed), self.feed.group, self.emission)
 
     def set_epoch(self, epoch: int) -> None:
         """Passes the epoch on to the batch sampler and its sampler, where they take one."""
@@ -224,7 +232,9 @@ class SkipBatchSampler(BatchSampler):
         inner = self.batch_sampler
         if isinstance(inner, BatchSamplerShard):
             inner.feed = Feed.skipping(self.skip_batches, inner)
-            return iter(inner)
+            batches = iter(inner)
+            inner.feed = Feed()
+            return batches
         return iter(BatchSource(inner, Feed.skipping(self.skip_batches, inner)))
 
     def set_epoch(self, epoch: int) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+
 import torch
 
 from accelerate.comm.base import Collectives
 
-__all__ = ["agree", "draw", "mix"]
+__all__ = ["agree", "decoded", "draw", "encoded", "mix"]
 
 _WORD = (1 << 64) - 1
 
@@ -35,3 +37,13 @@ def agree(value: int, collectives: Collectives | None) -> int:
     if collectives is None or collectives.size == 1:
         return value
     return int(collectives.broadcast_objects([value])[0])
+
+
+def encoded(state: torch.Tensor) -> str:
+    """The state of a generator as text."""
+    return base64.b64encode(state.numpy().tobytes()).decode("ascii")
+
+
+def decoded(state: str) -> torch.Tensor:
+    """The reverse of :func:`encoded`."""
+    return torch.frombuffer(bytearray(base64.b64decode(state)), dtype=torch.uint8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -16,7 +16,7 @@ from accelerate.data.position import Start
 __all__ = ["BatchSource", "Feed", "fixed_size", "is_plain", "is_stateful"]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
     """What the next iteration over a batch sampler has to know.
 
@@ -74,6 +74,7 @@ class BatchSource:
         self.snapshots: deque[Any] = deque()
         self._guard: AbstractContextManager[Any] = feed.guard if feed.guard is not None else nullcontext()
         self._keep = 0
+        self._follows = True  # what is taken follows on what is in the head
         self._head: list[list[int]] = []
         self._iterator: Iterator[list[int]] | None = None
 
@@ -93,7 +94,7 @@ class BatchSource:
             if self._iterator is None:
                 self._iterator = self._opened()
             batches = list(islice(self._iterator, count))
-        if len(self._head) < self._keep:
+        if self._follows and len(self._head) < self._keep:
             self._head.extend(batches[: self._keep - len(self._head)])
         if self.feed.snapshots and batches:
             self.snapshots.append(self._owner().state_dict())
@@ -101,17 +102,15 @@ class BatchSource:
 
     def left_out(self, count: int) -> Iterator[list[list[int]]]:
         """The batches before the start, ``count`` at a time, for those who must know them; then ``take`` goes on."""
-        start = 0 if self.feed.restored else self.feed.start.batches
-        self.feed.start = Start()
+        feed, start = self.feed, 0 if self.feed.restored else self.feed.start.batches
+        self.feed = replace(feed, start=Start(), snapshots=False)
         for first in range(0, start, count):
-            with_snapshots, self.feed.snapshots = self.feed.snapshots, False
-            batches = self.take(min(count, start - first))
-            self.feed.snapshots = with_snapshots
-            yield batches
+            yield self.take(min(count, start - first))
+        self.feed = replace(feed, start=Start())
 
     def head(self) -> list[list[int]]:
         """The first batches of the epoch, as many as were to be kept."""
-        if len(self._head) < self._keep and is_plain(self.batch_sampler) and not self.feed.start.at_beginning:
+        if not self._follows and not self._head:
             inner = self.batch_sampler
             wanted = self._keep * inner.batch_size
             with self._guard:
@@ -133,6 +132,7 @@ class BatchSource:
             return iter(inner)
         if is_plain(inner) and start.samples is not None:
             indices, seen = _from_index(inner.sampler, start.samples, self._keep * inner.batch_size)
+            self._follows = bool(seen)
             if seen:
                 self._head = [seen[i : i + inner.batch_size] for i in range(0, len(seen), inner.batch_size)]
             return iter(BatchSampler(_Once(indices), inner.batch_size, inner.drop_last))
