@@ -21,6 +21,7 @@ __all__ = ["FolderLock", "claim", "journals", "roll_forward", "sweep"]
 
 # Where folders cannot be locked, one that nobody touched for so long (seconds) belongs to nobody.
 _ABANDONED = 86400.0
+_UNCLAIMED = ".new-"
 
 
 class FolderLock:
@@ -85,12 +86,16 @@ def _untouched(folder: Path, seconds: float) -> bool:
 
 def claim(folder: Path) -> FolderLock:
     """Makes a new folder that is locked from the instant it can be seen under its name."""
-    # Somebody who sweeps could otherwise take it between its making and its locking.
-    hidden = folder.with_name(f".new-{folder.name.lstrip('.')}")
-    hidden.mkdir()
-    lock = FolderLock(hidden, wait=1.0)
-    os.rename(hidden, folder)
-    return lock
+    hidden = folder.with_name(f"{_UNCLAIMED}{folder.name.lstrip('.')}")
+    while True:
+        hidden.mkdir()
+        lock = FolderLock(hidden, wait=1.0)
+        try:
+            os.rename(hidden, folder)
+        except FileNotFoundError:
+            lock.release()  # somebody who sweeps came between making and locking
+            continue
+        return lock
 
 
 def sweep(parent: Path, pattern: str) -> None:
@@ -99,13 +104,17 @@ def sweep(parent: Path, pattern: str) -> None:
         with FolderLock(path) as lock:
             if lock.held:
                 shutil.rmtree(path, ignore_errors=True)
-    for path in parent.glob(f".new-{pattern.lstrip('.')}"):
-        if _untouched(path, 60.0):
-            shutil.rmtree(path, ignore_errors=True)
+    for path in parent.glob(f"{_UNCLAIMED}{pattern.lstrip('.')}"):
+        with FolderLock(path) as lock:
+            if lock.held:
+                try:
+                    path.rmdir()
+                except OSError:
+                    pass  # it has become somebody's meanwhile
 
 
 def journals(target: Path) -> list[Path]:
-    """The folders inside ``target`` that hold a checkpoint to be moved over it, oldest first."""
+    """The folders inside ``target`` that hold, or held, a checkpoint to be moved over it, oldest first."""
     return sorted(target.glob(".accelerate.tmp-*"), key=lambda path: path.stat().st_mtime)
 
 

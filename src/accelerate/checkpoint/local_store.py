@@ -163,6 +163,8 @@ class LocalStore(CheckpointStore):
     def settle(self, path: Path) -> None:
         if not path.is_dir():
             return
+        if not os.access(path, os.W_OK):
+            return  # whoever reads only finds what is there
         for journal in journals(path):
             with FolderLock(journal, wait=60.0) as lock:
                 if not lock.held or not journal.exists():
@@ -171,6 +173,7 @@ class LocalStore(CheckpointStore):
                     roll_forward(path, journal, durable=self.durable)
                 else:
                     shutil.rmtree(journal, ignore_errors=True)
+        sweep(path, ".accelerate.tmp-*")
 
     def manifest(self, path: Path) -> Manifest | None:
         return Manifest.read(path)
