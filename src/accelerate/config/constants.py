@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from accelerate.config.enums import DynamoBackend
+
 __all__ = [
     "DEEPSPEED_LAUNCHERS",
     "DYNAMO_BACKENDS",
@@ -21,24 +23,9 @@ FSDP_BACKWARD_PREFETCH = ["BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"]
 FSDP_STATE_DICT_TYPE = ["FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT"]
 
 OFFLOAD_DEVICES = ("none", "cpu", "nvme")
-DEEPSPEED_LAUNCHERS = ["pdsh", "standard", "openmpi", "mvapich", "mpich", "nossh", "slurm"]
+
+_MPI = ["openmpi", "mvapich", "mpich"]
+DEEPSPEED_LAUNCHERS = ["pdsh", "standard", *_MPI, "nossh", "slurm"]
 
 DYNAMO_MODES = ("default", "reduce-overhead", "max-autotune")
-DYNAMO_BACKENDS = (
-    "no",
-    "eager",
-    "aot_eager",
-    "inductor",
-    "aot_ts_nvfuser",
-    "nvprims_nvfuser",
-    "cudagraphs",
-    "ofi",
-    "fx2trt",
-    "onnxrt",
-    "tensorrt",
-    "aot_torchxla_trace_once",
-    "torchxla_trace_once",
-    "tvm",
-    "hpu_backend",
-    "neuron",
-)
+DYNAMO_BACKENDS = ("no", *(member.value.lower() for member in DynamoBackend if member is not DynamoBackend.NO))

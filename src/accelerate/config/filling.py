@@ -13,8 +13,11 @@ from accelerate.errors import EnvironmentValueError
 __all__ = ["fill", "filled", "from_environment", "resting"]
 
 
-def filled(section: type, name: str, *, fallback: Any = None) -> Any:
-    """A dataclass field of a plugin: None in code means the variable of ``section``'s setting, else ``fallback``."""
+def filled(section: type, name: str | None = None, *, fallback: Any = None) -> Any:
+    """A dataclass field of a plugin: None in code means the variable of ``section``'s setting, else ``fallback``.
+
+    Without ``name`` the setting is called like the field.
+    """
     return field(default=None, metadata={"setting": (section, name), "fallback": fallback})
 
 
@@ -51,7 +54,8 @@ def fill(plugin: Any) -> dict[str, str]:
     for item in fields(plugin):
         if "setting" not in item.metadata or getattr(plugin, item.name) is not None:
             continue
-        section, name = item.metadata["setting"]
+        section, other = item.metadata["setting"]
+        name = other or item.name
         value = from_environment(section, name)
         if value is None:
             value = item.metadata["fallback"]

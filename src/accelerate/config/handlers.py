@@ -165,16 +165,9 @@ class ProfileKwargs(KwargsHandler):
                     raise ConfigError(f"Profiler activity {name!r} is not known here: use {', '.join(_ACTIVITIES)}.")
                 activities.append(activity)
         schedule = None if self.schedule_option is None else profiler.schedule(**self.schedule_option)
-        return profiler.profile(
-            activities=activities,
-            schedule=schedule,
-            on_trace_ready=self.on_trace_ready,
-            record_shapes=self.record_shapes,
-            profile_memory=self.profile_memory,
-            with_stack=self.with_stack,
-            with_flops=self.with_flops,
-            with_modules=self.with_modules,
-        )
+        ours = ("activities", "schedule_option", "output_trace_dir")
+        same = {name: value for name, value in self.to_dict().items() if name not in ours}
+        return profiler.profile(activities=activities, schedule=schedule, **same)
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from accelerate.config.filling import fill, filled
@@ -21,47 +21,18 @@ _RENAMED = {
 }
 """Fields that Megatron's own arguments spell differently."""
 
-_PASSED_ON = (
-    "tp_degree",
-    "pp_degree",
-    "pipeline_model_parallel_split_rank",
-    "num_layers_per_virtual_pipeline_stage",
-    "use_distributed_optimizer",
-    "sequence_parallelism",
-    "gradient_clipping",
-    "num_micro_batches",
-    "consumed_samples",
-    "no_wd_decay_cond",
-    "scale_lr_cond",
-    "lr_mult",
-    "megatron_dataset_flag",
-    "eval_iters",
-    "eval_interval",
-    "use_custom_fsdp",
-    "no_load_optim",
-    "eod_mask_loss",
-    "no_save_optim",
-    "optimizer_cpu_offload",
-    "overlap_cpu_optimizer_d2h_h2d",
-    "use_precision_aware_optimizer",
-    "decoder_last_pipeline_num_layers",
-    "recompute_granularity",
-    "recompute_method",
-    "recompute_num_layers",
-    "attention_backend",
-    "expert_model_parallel_size",
-    "context_parallel_size",
-    "attention_dropout",
-    "hidden_dropout",
-    "attention_softmax_in_fp32",
-    "expert_tensor_parallel_size",
-    "calculate_per_token_loss",
-    "use_rotary_position_embeddings",
-)
+# Fields that are ours alone, or that later calls pass on in their own way.
+_KEPT = ("is_train_batch_min", "return_logits", "recompute_activations", "tensorboard_dir", "set_all_logging_options")
+_LATER = ("train_", "weight_decay_", "start_", "end_", "lr_decay_", "lr_warmup_", "min_lr", "custom_", "other_")
+_LENGTHS = "seq_length"
 
 
-def _flag(name: str, fallback: Any = False) -> Any:
-    return filled(MegatronSection, name, fallback=fallback)
+def _flag(fallback: Any = False) -> Any:
+    return filled(MegatronSection, fallback=fallback)
+
+
+def _passed_on(name: str) -> bool:
+    return name not in _KEPT and not name.startswith(_LATER) and not name.endswith(_LENGTHS)
 
 
 @dataclass
@@ -71,33 +42,33 @@ class MegatronLMPlugin:
     ``megatron_lm_default_args`` holds the arguments by Megatron's names; ``other_megatron_args`` are added to them.
     """
 
-    tp_degree: int = _flag("tp_degree", 1)
-    pp_degree: int = _flag("pp_degree", 1)
-    use_custom_fsdp: bool = _flag("use_custom_fsdp")
-    overlap_cpu_optimizer_d2h_h2d: bool = _flag("overlap_cpu_optimizer_d2h_h2d")
-    no_load_optim: bool = _flag("no_load_optim")
-    eod_mask_loss: bool = _flag("eod_mask_loss")
-    no_save_optim: bool = _flag("no_save_optim")
-    optimizer_cpu_offload: bool = _flag("optimizer_cpu_offload")
-    use_precision_aware_optimizer: bool = _flag("use_precision_aware_optimizer")
-    decoder_last_pipeline_num_layers: int = _flag("decoder_last_pipeline_num_layers", None)
-    recompute_granularity: str = _flag("recompute_granularity", None)
-    recompute_method: str = _flag("recompute_method", None)
-    recompute_num_layers: int = _flag("recompute_num_layers", None)
-    attention_backend: bool = _flag("attention_backend", None)
-    expert_model_parallel_size: int = _flag("expert_model_parallel_size", 1)
-    context_parallel_size: int = _flag("context_parallel_size", 1)
-    attention_dropout: float = _flag("attention_dropout", None)
-    hidden_dropout: float = _flag("hidden_dropout", None)
-    attention_softmax_in_fp32: bool = _flag("attention_softmax_in_fp32")
-    expert_tensor_parallel_size: int = _flag("expert_tensor_parallel_size", 1)
-    calculate_per_token_loss: bool = _flag("calculate_per_token_loss")
-    use_rotary_position_embeddings: bool = _flag("use_rotary_position_embeddings")
-    num_micro_batches: int = _flag("num_micro_batches", 1)
-    gradient_clipping: float = _flag("gradient_clipping", 1.0)
-    sequence_parallelism: bool = _flag("sequence_parallelism")
-    recompute_activations: bool = _flag("recompute_activations")
-    use_distributed_optimizer: bool = _flag("use_distributed_optimizer")
+    tp_degree: int = _flag(1)
+    pp_degree: int = _flag(1)
+    use_custom_fsdp: bool = _flag()
+    overlap_cpu_optimizer_d2h_h2d: bool = _flag()
+    no_load_optim: bool = _flag()
+    eod_mask_loss: bool = _flag()
+    no_save_optim: bool = _flag()
+    optimizer_cpu_offload: bool = _flag()
+    use_precision_aware_optimizer: bool = _flag()
+    decoder_last_pipeline_num_layers: int = _flag(None)
+    recompute_granularity: str = _flag(None)
+    recompute_method: str = _flag(None)
+    recompute_num_layers: int = _flag(None)
+    attention_backend: bool = _flag(None)
+    expert_model_parallel_size: int = _flag(1)
+    context_parallel_size: int = _flag(1)
+    attention_dropout: float = _flag(None)
+    hidden_dropout: float = _flag(None)
+    attention_softmax_in_fp32: bool = _flag()
+    expert_tensor_parallel_size: int = _flag(1)
+    calculate_per_token_loss: bool = _flag()
+    use_rotary_position_embeddings: bool = _flag()
+    num_micro_batches: int = _flag(1)
+    gradient_clipping: float = _flag(1.0)
+    sequence_parallelism: bool = _flag()
+    recompute_activations: bool = _flag()
+    use_distributed_optimizer: bool = _flag()
     pipeline_model_parallel_split_rank: int | None = None
     num_layers_per_virtual_pipeline_stage: int | None = None
     is_train_batch_min: str = True  # type: ignore[assignment]  # the public interface calls it text
@@ -141,16 +112,18 @@ class MegatronLMPlugin:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} has to be at least 1.")
         self.DDP_impl = "torch" if self.pp_degree == 1 and not self.use_distributed_optimizer else "local"
-        arguments = {_RENAMED.get(name, name): getattr(self, name) for name in _PASSED_ON}
-        self.megatron_lm_default_args: dict[str, Any] = {**arguments, "DDP_impl": self.DDP_impl}
+        names = [item.name for item in fields(self) if _passed_on(item.name)]
+        self.megatron_lm_default_args: dict[str, Any] = {
+            _RENAMED.get(name, name): getattr(self, name) for name in names
+        }
+        self.megatron_lm_default_args["DDP_impl"] = self.DDP_impl
         if self.recompute_activations and self.recompute_granularity is None:
             self.megatron_lm_default_args["recompute_granularity"] = "selective"
-        if self.tensorboard_dir is not None:
-            self.megatron_lm_default_args["tensorboard_dir"] = self.tensorboard_dir
-            if self.set_all_logging_options:
-                self.set_tensorboard_logging_options()
-        if self.other_megatron_args is not None:
-            self.megatron_lm_default_args.update(self.other_megatron_args)
+        if self.tensorboard_dir:
+            self.megatron_lm_default_args |= {"tensorboard_dir": self.tensorboard_dir}
+        if self.tensorboard_dir and self.set_all_logging_options:
+            self.set_tensorboard_logging_options()
+        self.megatron_lm_default_args |= self.other_megatron_args or {}
 
     def set_network_size_args(self, model: Any, batch_data: Any = None) -> None:
         """Reads Megatron's arguments off a transformers model, by its ``config.model_type``.
@@ -185,20 +158,18 @@ class MegatronLMPlugin:
         Raises:
             ConfigError: it is another optimizer.
         """
-        name = type(optimizer).__name__.lower()
-        group = getattr(optimizer, "defaults", None) or optimizer.param_groups[0]
-        arguments = self.megatron_lm_default_args
-        if "adam" in name:
-            arguments["optimizer"] = "adam"
-            arguments["adam_beta1"], arguments["adam_beta2"] = group["betas"]
-            arguments["adam_eps"] = group["eps"]
-        elif "sgd" in name:
-            arguments["optimizer"] = "sgd"
-            arguments["sgd_momentum"] = group.get("momentum", 0.0)
+        group = {**optimizer.param_groups[0], **(getattr(optimizer, "defaults", None) or {})}
+        kind = type(optimizer).__name__
+        found: dict[str, Any]
+        if "adam" in kind.lower():
+            first, second = group["betas"]
+            found = {"optimizer": "adam", "adam_eps": group["eps"], "adam_beta1": first, "adam_beta2": second}
+        elif "sgd" in kind.lower():
+            found = {"sgd_momentum": group.get("momentum", 0.0), "optimizer": "sgd"}
         else:
-            raise ConfigError(f"Megatron-LM has Adam and SGD, but {type(optimizer).__name__} was given. Use either.")
-        arguments["lr"] = group["lr"]
-        arguments["weight_decay"] = group.get("weight_decay", 0.0)
+            raise ConfigError(f"Megatron-LM has Adam and SGD, but {kind} was given. Use either.")
+        found |= {"weight_decay": group.get("weight_decay", 0.0), "lr": group["lr"]}
+        self.megatron_lm_default_args |= found
 
     def set_scheduler_args(self, scheduler: Any) -> None:
         """Takes total and warm-up steps of a ``DummyScheduler``, in the unit that the plugin counts in.
