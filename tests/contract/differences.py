@@ -1,0 +1,82 @@
+"""What differs from the promise, on purpose and not yet. Lists only get shorter, unless a reason is given here."""
+
+from __future__ import annotations
+
+# (name, problem as the test words it) → why it is so.
+ON_PURPOSE: dict[tuple[str, str], str] = {
+    ("DataLoaderConfiguration", "field use_seedable_sampler is True by default, not False"): (
+        "resuming is exact by default, which needs an order that a seed and an epoch give again"
+    ),
+    ("load_checkpoint_and_dispatch", "strict is True by default, not False"): (
+        "a checkpoint of another model is an error that lists the names, not a model with random weights"
+    ),
+    (
+        "write_basic_config",
+        "save_location is None by default, not '~/.cache/huggingface/accelerate/default_config.yaml'",
+    ): ("None means the same file; where it is depends on HF_HOME when it is called, not when it is imported"),
+    **{
+        ("AcceleratorState", f"has no {name}"): "it is the PartialState's, which every AcceleratorState answers for"
+        for name in (
+            "destroy_process_group",
+            "local_main_process_first",
+            "main_process_first",
+            "print",
+            "split_between_processes",
+            "wait_for_everyone",
+        )
+    },
+}
+
+# Names that can be imported and say that they are not built when they are used.
+UNBUILT = {
+    "AbstractTrainStep",
+    "BertTrainStep",
+    "GPTTrainStep",
+    "MegatronEngine",
+    "MegatronLMDummyDataLoader",
+    "MegatronLMDummyScheduler",
+    "MegatronLMOptimizerWrapper",
+    "MegatronLMSchedulerWrapper",
+    "T5TrainStep",
+    "add_model_config_to_megatron_parser",
+    "avg_losses_across_data_parallel_group",
+    "gather_across_data_parallel_groups",
+    "DeepSpeedEngineWrapper",
+    "DeepSpeedOptimizerWrapper",
+    "DeepSpeedSchedulerWrapper",
+    "DummyOptim",
+    "DummyScheduler",
+    "compile_regions_deepspeed",
+    "get_active_deepspeed_plugin",
+    "map_pytorch_optim_to_deepspeed",
+    "apply_fp8_autowrap",
+    "contextual_fp8_autocast",
+    "convert_model",
+    "build_pipeline",
+    "find_pippy_batch_size",
+    "generate_device_map",
+    "pippy_forward",
+    "prepare_pippy",
+    "compile_regions_fsdp2",
+    "install_xla",
+    "load_and_quantize_model",
+}
+
+# Names that other libraries import from, or replace in, a module that does not have them yet.
+NOT_THERE_YET = {
+    "accelerate.accelerator.AcceleratorState",
+    "accelerate.accelerator.ParallelismConfig",
+    "accelerate.accelerator.TERecipeKwargs",
+    "accelerate.accelerator.TorchDynamoPlugin",
+    "accelerate.accelerator.convert_model",
+    "accelerate.accelerator.convert_model_to_fp8_ao",
+    "accelerate.accelerator.fsdp2_apply_ac",
+    "accelerate.accelerator.fsdp2_prepare_model",
+    "accelerate.accelerator.get_state_dict_offloaded_model",
+    "accelerate.accelerator.load_fsdp_model",
+    "accelerate.accelerator.load_fsdp_optimizer",
+    "accelerate.accelerator.prepare_data_loader",
+    "accelerate.accelerator.save_fsdp_model",
+    "accelerate.accelerator.save_fsdp_optimizer",
+    "accelerate.accelerator.torch",
+}

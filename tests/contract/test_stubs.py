@@ -1,0 +1,12 @@
+"""Stubs of the lazy packages say what the tables say."""
+
+from __future__ import annotations
+
+import pytest
+
+from contract.stubs import PACKAGES, path_of, stub
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_stub_is_that_of_the_table(package: str) -> None:
+    assert path_of(package).read_text() == stub(package), "run: python tests/contract/stubs.py"
