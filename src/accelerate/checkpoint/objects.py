@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -131,6 +132,13 @@ def read_object(path: Path, *, allow_pickle: bool = False, mapped: bool = True) 
 
 
 def _load(path: Path, mapped: bool, *, weights_only: bool) -> Any:
+    with warnings.catch_warnings():
+        # Whether the protocol can be read shows when it is read.
+        warnings.filterwarnings("ignore", message="Detected pickle protocol")
+        return _load_loud(path, mapped, weights_only)
+
+
+def _load_loud(path: Path, mapped: bool, weights_only: bool) -> Any:
     if mapped:
         try:
             return torch.load(path, map_location="cpu", weights_only=weights_only, mmap=True)
