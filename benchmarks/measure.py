@@ -67,6 +67,8 @@ def run(command: Sequence[str]) -> Ran:
         RuntimeError: it failed; what it wrote is in the message.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    # A program is compiled once in its life: without its cache every run would pay for that again.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         started = time.perf_counter()
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=err)

@@ -1,0 +1,15 @@
+"""What importing the main class adds once torch is there, in processor time, since the difference is small beside torch."""
+
+from __future__ import annotations
+
+import json
+import time
+
+started = time.process_time()
+import torch  # noqa: E402, F401
+
+torch_there = time.process_time()
+from accelerate import Accelerator  # noqa: E402, F401
+
+there = time.process_time()
+print(json.dumps({"torch": [torch_there - started], "both": [there - started]}))
