@@ -73,6 +73,8 @@ class MultiProcessAdapter(logging.LoggerAdapter):  # type: ignore[type-arg]  # g
         key = repr(args)
         if key in self._said:
             return
+        if kwargs.get("main_process_only", True) and not kwargs.get("in_order") and not place().is_main:
+            return  # not said yet: ranks that are threads share this
         self._said.add(key)
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
         self.log(logging.WARNING, *args, **kwargs)
