@@ -22,7 +22,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from accelerate import env
 from accelerate.errors import LaunchError
-from accelerate.launch import ports, report
+from accelerate.launch import report
 from accelerate.launch.base import LaunchPlan, Rendezvous
 
 __all__ = ["Ended", "failures_of", "run_agent", "run_command"]
@@ -215,7 +215,6 @@ def _interface_of(address: str | None) -> str | None:
 def run_command(plan: LaunchPlan) -> int:
     """Runs the plan's command on every rank of this machine and returns the exit code; shows a failure once."""
     meeting = plan.rendezvous or Rendezvous()
-    _check_port(plan, meeting)
     values = dict(plan.environment)
     if plan.machines[1] > 1 and not env.get("GLOO_SOCKET_IFNAME"):
         # Left alone, gloo tells the other machines whatever address this host's name has, often 127.0.0.1.
@@ -250,9 +249,3 @@ def run_command(plan: LaunchPlan) -> int:
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _check_port(plan: LaunchPlan, meeting: Rendezvous) -> None:
-    """Raises LaunchError where this machine is to open a port that is taken."""
-    if plan.machine_rank == 0 and meeting.port and (plan.machines[1] == 1 or ports.is_this_machine(meeting.address)):
-        ports.claim(meeting.port)

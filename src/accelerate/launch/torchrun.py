@@ -47,9 +47,19 @@ class TorchrunLauncher(Launcher):
         )
 
     def run(self, plan: LaunchPlan) -> int:
+        _check_port(plan)
         from accelerate.launch.agent import run_command
 
         return run_command(plan)
+
+
+def _check_port(plan: LaunchPlan) -> None:
+    """Raises LaunchError where this machine is to open a port that is taken."""
+    from accelerate.launch import ports
+
+    meeting = plan.rendezvous or Rendezvous()
+    if plan.machine_rank == 0 and meeting.port and (plan.machines[1] == 1 or ports.is_this_machine(meeting.address)):
+        ports.claim(meeting.port)
 
 
 def rendezvous_of(job: Job, shape: Shape) -> Rendezvous:
