@@ -52,7 +52,8 @@ class Slots:
     """Everything process-wide: the Runtime, and the dictionaries that the public state classes share.
 
     ``topology`` is told by whoever runs several ranks in one process; None where the environment tells it. ``frames``
-    and ``ambient`` belong to :mod:`accelerate.comm.here`, ``seed`` to :mod:`accelerate.devices.rng`.
+    belongs to :mod:`accelerate.comm.here`, ``job`` to :mod:`accelerate.comm.connection` (it stays with the process
+    group, whatever is reset), ``seed`` to :mod:`accelerate.devices.rng`.
     """
 
     runtime: Runtime | None = None
@@ -61,7 +62,7 @@ class Slots:
     accelerator: dict[str, Any] = field(default_factory=dict)
     gradient: dict[str, Any] = field(default_factory=dict)
     frames: Any | None = None
-    ambient: Any | None = None
+    job: Any | None = None
     seed: Any | None = None
 
 
@@ -103,7 +104,7 @@ def install(runtime: Runtime) -> Runtime:
 def reset() -> None:
     """Forgets the Runtime and empties the shared dictionaries. The process group is left as it is."""
     held = slots()
-    held.runtime = held.frames = held.ambient = held.seed = None
+    held.runtime = held.frames = held.seed = None
     for shared in (held.partial, held.accelerator, held.gradient):
         shared.clear()
 

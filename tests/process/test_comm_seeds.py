@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
 
+from accelerate import Accelerator
 from accelerate.comm.retry import find_executable_batch_size
 from accelerate.comm.rng import synchronize_rng_state, synchronize_rng_states
 from accelerate.devices.rng import diverge, restore_rng_states, rng_states, set_seed
@@ -70,3 +72,20 @@ def test_one_rank_without_memory_makes_all_try_smaller() -> None:
         return loop("x"), tried
 
     assert run_world(train, 2, "fork") == [((2, "x"), [8, 4, 2])] * 2
+
+
+def test_an_accelerators_ranks_part_when_the_model_is_prepared() -> None:
+    def train(rank: int, n: int) -> tuple[list[float], list[int], list[bool]]:
+        set_seed(42)
+        accelerator = Accelerator(cpu=True)
+        data = TensorDataset(torch.arange(16.0).view(16, 1))
+        model = nn.Sequential(nn.Linear(1, 64), nn.Dropout(0.5))
+        weights = model[0].weight.flatten().tolist()
+        model, loader = accelerator.prepare(model, DataLoader(data, batch_size=2, shuffle=True))
+        seen = [int(x) for (batch,) in loader for x in accelerator.gather(batch).flatten()]
+        return weights, seen, (model(torch.ones(1, 1)) == 0).flatten().tolist()
+
+    first, second = run_world(train, 2, "fork")
+    assert first[0] == second[0] and first[1] == second[1]
+    assert sorted(first[1]) == list(range(16)) and first[1] != sorted(first[1])
+    assert first[2] != second[2] and 10 < sum(first[2]) < 54

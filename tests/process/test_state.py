@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -12,9 +13,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from accelerate import runtime
+from accelerate import env, runtime
 from accelerate.comm.connection import JobCollectives
 from accelerate.comm.control import timeout_of
+from accelerate.comm.operations import gather
 from accelerate.config.enums import DistributedType
 from accelerate.errors import CollectiveError, StateError, TopologyError
 from accelerate.state import PartialState
@@ -128,8 +130,6 @@ def test_a_group_that_contradicts_the_environment() -> None:
             PartialState()
 
     def late(rank: int, n: int) -> None:
-        from accelerate import env
-
         env.put("WORLD_SIZE", 3)
         env.put("RANK", 0)
         contradicting(rank, n)
@@ -231,8 +231,6 @@ def test_an_error_of_the_main_process_is_everybodys(how: Any, error: Exception) 
 
 
 def operations_still_work(rank: int, n: int) -> bool:
-    from accelerate.comm.operations import gather
-
     return bool(gather(torch.tensor([rank])).tolist() == list(range(n)))
 
 
@@ -301,3 +299,58 @@ def test_leaving_the_group() -> None:
         return dist.is_initialized()
 
     assert run_world(leave, 2, "fork") == [False, False]
+
+
+def test_a_reset_state_finds_its_group_and_its_watch_again() -> None:
+    """Trainers reset the state whenever arguments are made: neither connections nor threads pile up."""
+
+    def reset(rank: int, n: int) -> None:
+        PartialState().wait_for_everyone()
+        before = runtime.current().collectives
+        threads = threading.active_count()
+        for _ in range(3):
+            PartialState._reset_state()
+            PartialState().wait_for_everyone()
+        assert runtime.current().collectives is before and threading.active_count() == threads
+
+    run_world(reset, 2, "fork", init=False)
+    run_world(reset, 2, "fork")
+
+
+def test_a_new_group_after_the_first_was_left() -> None:
+    def again(rank: int, n: int) -> int:
+        PartialState().wait_for_everyone()
+        PartialState().destroy_process_group()
+        PartialState._reset_state()
+        held = PartialState()
+        held.wait_for_everyone()
+        return threading.active_count()
+
+    assert run_world(again, 2, "fork", init=False) == [2, 2]
+
+
+def test_ranks_from_mpi_meet_over_tcp() -> None:
+    store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    port = store.port
+    del store
+
+    def launched(rank: int, n: int) -> tuple[int, int, str, list[int]]:
+        env.drop("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_USE_AGENT_STORE")
+        env.publish(
+            {"PMI_RANK": rank, "PMI_SIZE": n, "MPI_LOCALRANKID": rank, "MPI_LOCALNRANKS": n, "MASTER_PORT": port}
+        )
+        held = PartialState()
+        topology = runtime.current().topology
+        return held.process_index, held.num_processes, topology.source, gather(torch.tensor([rank])).tolist()
+
+    assert run_world(launched, 2, "fork", init=False) == [(rank, 2, "mpi", [0, 1]) for rank in range(2)]
+
+
+def test_a_patched_choice_of_backend_is_asked() -> None:
+    """Libraries replace ``_prepare_backend`` to have the state report something else."""
+
+    def patched(rank: int, n: int) -> DistributedType:
+        PartialState._prepare_backend = lambda self, *args: (None, DistributedType.NO)  # type: ignore[method-assign]
+        return PartialState().distributed_type
+
+    assert run_world(patched, 2, "fork") == [DistributedType.NO] * 2

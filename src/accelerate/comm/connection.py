@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from accelerate import env
+from accelerate import env, runtime
 from accelerate.comm.base import Collectives
 from accelerate.comm.control import control_for
 from accelerate.comm.group import ProcessGroupCollectives
@@ -21,7 +21,7 @@ from accelerate.devices.base import DeviceBackend
 from accelerate.errors import StateError, TopologyError
 from accelerate.topology import Topology
 
-__all__ = ["JobCollectives", "backend_for", "connect", "in_use", "set_timeout"]
+__all__ = ["JobCollectives", "backend_for", "connect", "in_use", "job_collectives", "leave", "set_timeout"]
 
 logger = logging.getLogger(__name__)
 
@@ -74,11 +74,36 @@ def connect(
         _join(topology, backend_for(backend, comm_backend), timeout, init_method)
     if topology.world_size == 1:
         return SoloCollectives()
-    group = JobCollectives(dist.group.WORLD, device)
+    group = job_collectives(device)
     if not found:
         # Every rank is here now. In a group that somebody else made it is the first checked call that all ranks share.
         _ = group.control
     return group
+
+
+def job_collectives(device: torch.device) -> JobCollectives:
+    """The collectives of the group in use: one object as long as the group exists, also after a reset of the state."""
+    slots = runtime.slots()
+    known: JobCollectives | None = slots.job
+    group: Any = dist.group.WORLD
+    if known is not None and known.group is group:
+        known.device = device
+        return known
+    if known is not None:
+        known.leave()
+    made = slots.job = JobCollectives(group, device)
+    return made
+
+
+def leave() -> None:
+    """Takes this process out of the job's group; the others are told. Does nothing where there is none."""
+    slots = runtime.slots()
+    known: JobCollectives | None = slots.job
+    slots.job = slots.frames = None
+    if known is not None:
+        known.leave()
+    if in_use():
+        dist.destroy_process_group()
 
 
 class JobCollectives(ProcessGroupCollectives):
@@ -94,6 +119,11 @@ class JobCollectives(ProcessGroupCollectives):
             return self
         self.watch = found.watch
         return found
+
+    def leave(self) -> None:
+        """Tells the other ranks that this one takes no further part."""
+        if self.watch is not None:
+            self.watch.close("left the process group")
 
     def _wait(self, work: Any) -> None:
         try:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
 
 from accelerate import runtime
 from accelerate.comm.base import Collectives
-from accelerate.comm.connection import JobCollectives
+from accelerate.comm.connection import job_collectives
 from accelerate.comm.frames import Frames
 from accelerate.comm.solo import SoloCollectives
 
@@ -25,12 +23,7 @@ def collectives() -> Collectives:
         return held.collectives
     if not (dist.is_available() and dist.is_initialized()):
         return _SOLO
-    group: Any = dist.group.WORLD
-    slots = runtime.slots()
-    known = slots.ambient
-    if not isinstance(known, JobCollectives) or known.group is not group:
-        known = slots.ambient = JobCollectives(group, torch.device("cpu"))
-    return known
+    return job_collectives(torch.device("cpu"))
 
 
 def frames() -> Frames | None:

@@ -154,15 +154,16 @@ class Watch:
         """Where the other ranks are, as far as they say within a few seconds."""
         return self._ask()
 
-    def close(self) -> None:
-        """Tells the others that this rank leaves the job, and stops watching."""
+    def close(self, why: str | None = None) -> None:
+        """Tells the others that this rank leaves the job, and stops watching. Without ``why``: as its program ends."""
         if self._stop.is_set() or os.getpid() != self._process:
             return
         self._stop.set()
         atexit.unregister(self.close)
         self._thread.join(ANSWER)
-        raised = getattr(sys, "last_value", None)
-        why = "finished its program" if raised is None else f"raised {type(raised).__name__}: {raised}"
+        if why is None:
+            raised = getattr(sys, "last_value", None)
+            why = "finished its program" if raised is None else f"raised {type(raised).__name__}: {raised}"
         try:
             self._board.go(why)
         except Exception:  # the store went away first: nobody is left to be told

@@ -27,13 +27,14 @@ def by_device(device_type: str) -> DistributedType:
     return _BY_DEVICE.get(device_type, DistributedType.MULTI_GPU)
 
 
-def reported(topology: Topology, device_type: str) -> DistributedType:
-    """What to report for this process. DeepSpeed is known from the environment before anything else is."""
+def reported(topology: Topology, device_type: str, kind: DistributedType) -> DistributedType:
+    """What to report for this process; ``kind`` where there are several. DeepSpeed is known from the environment before
+    anything else is."""
     if env.flag("ACCELERATE_USE_DEEPSPEED"):
         return DistributedType.DEEPSPEED
     if device_type == "xla":
         return DistributedType.XLA
-    return by_device(device_type) if topology.world_size > 1 else DistributedType.NO
+    return kind if topology.world_size > 1 else DistributedType.NO
 
 
 def get_current_device_type() -> tuple[str, str]:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from accelerate import devices, env, runtime
 from accelerate.comm import operations
-from accelerate.comm.connection import backend_for
+from accelerate.comm.connection import backend_for, in_use, leave
 from accelerate.config.enums import DistributedType
 from accelerate.errors import MisplacedArgumentError, NotBuiltError, NotSetUpError
 from accelerate.state.legacy import by_device, reported
@@ -80,7 +80,8 @@ class PartialState:
         self.backend = held.comm_backend
         self.device = held.device
         self.debug = held.verify_shapes
-        self.distributed_type = reported(topology, held.device.type)
+        _, kind = self._prepare_backend(held.cpu, False, kwargs.get("backend"))
+        self.distributed_type = reported(topology, held.device.type, kind)
         self.num_processes = topology.world_size
         self.process_index = topology.rank
         self.local_process_index = topology.local_rank
@@ -174,7 +175,9 @@ class PartialState:
 
     def destroy_process_group(self, group: Any | None = None) -> None:
         """Leaves ``group``, or the whole job's; the state stays readable."""
-        if dist.is_available() and dist.is_initialized():
+        if group is None:
+            leave()
+        elif in_use():
             dist.destroy_process_group(group)
 
     @classmethod
@@ -182,7 +185,7 @@ class PartialState:
         """Forgets everything; the process group stays, and the next construction finds it."""
         slots = runtime.slots()
         slots.partial.clear()
-        slots.runtime = slots.frames = slots.ambient = None
+        slots.runtime = slots.frames = None
 
     def _prepare_backend(
         self, cpu: bool, sagemaker_dp: bool = False, backend: str | None = None
