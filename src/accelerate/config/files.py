@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -104,6 +102,8 @@ def find_config_file(given: str | Path | None) -> Path | None:
         return path if path.is_file() else None
     path = Path(given).expanduser()
     if not path.is_file():
+        import difflib
+
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*")], n=1)
         hint = f" Did you mean {path.parent / near[0]}?" if near else " `accelerate config` writes one."
         raise ConfigError(f"Configuration file {path} does not exist.{hint}")
@@ -115,6 +115,8 @@ def find_config_file(given: str | Path | None) -> Path | None:
 
 def read_raw(path: Path) -> dict[str, Any]:
     """The content of a YAML or JSON file as it is."""
+    import json
+
     import yaml
 
     text = path.read_text(encoding="utf-8")
@@ -138,6 +140,8 @@ def _parse(path: Path) -> list[tuple[tuple[str, ...], Any, int | None]]:
 
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".json" and "\t" in text:  # YAML takes JSON, but for tabs
+        import json
+
         return [(keys, value, None) for keys, value in _flatten(json.loads(text), path)]
     loader = yaml.SafeLoader(text)
     try:
@@ -242,6 +246,8 @@ def _take(values: dict[str, Entry], name: str, entry: Entry, path: Path) -> None
 
 
 def _unknown_message(path: Path, unknown: list[tuple[tuple[str, ...], int | None]]) -> str:
+    import difflib
+
     lines = [f"{path} has {'a key' if len(unknown) == 1 else f'{len(unknown)} keys'} that no setting owns:"]
     for keys, line in unknown:
         known = [".".join(other) for other in _index() if len(keys) == 1 or other[0] == keys[0]]

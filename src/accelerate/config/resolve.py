@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accelerate.config.fields import Setting
 from accelerate.config.files import ConfigFile, read_config_file
@@ -15,6 +14,9 @@ from accelerate.config.settle import published, settle
 from accelerate.config.sources import Origin, Source, active_sections, build
 from accelerate.env import encode
 from accelerate.errors import ConfigError, EnvironmentValueError
+
+if TYPE_CHECKING:
+    import argparse
 
 __all__ = ["Origin", "Resolved", "Source", "active_sections", "resolve"]
 
