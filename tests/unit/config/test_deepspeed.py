@@ -7,7 +7,9 @@ import json
 import logging
 import math
 import pickle
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -327,3 +329,26 @@ def test_the_tree() -> None:
     assert not HfDeepSpeedConfig(
         {"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}}
     ).is_offload()
+
+
+def test_transformers_is_told_of_a_sharded_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    from accelerate.config import deepspeed_start
+
+    told: list[Any] = []
+    holder = ModuleType("transformers.integrations.deepspeed")
+    holder.HfDeepSpeedConfig = lambda config: told.append(config) or "held"  # type: ignore[attr-defined, func-returns-value]
+    holder.unset_hf_deepspeed_config = lambda: told.append(None)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "transformers.integrations.deepspeed", holder)
+    monkeypatch.setattr(deepspeed_start, "is_transformers_available", lambda: True)
+    plugin = DeepSpeedPlugin(zero_stage=3, gradient_accumulation_steps=4)
+    plugin.set_deepspeed_weakref()
+    assert plugin.dschf == "held"
+    assert (told[0]["train_micro_batch_size_per_gpu"], told[0]["gradient_accumulation_steps"]) == (1, 4)
+    assert "train_batch_size" not in told[0]
+    assert plugin.deepspeed_config["train_batch_size"] == "auto"
+    with plugin.zero3_init_context_manager(enable=False):
+        assert plugin.dschf is None
+    assert (len(told), told[1], plugin.dschf) == (3, None, "held")
+    monkeypatch.setattr(deepspeed_start, "is_transformers_available", lambda: False)
+    plugin.set_deepspeed_weakref()
+    assert (len(told), plugin.dschf) == (3, None)

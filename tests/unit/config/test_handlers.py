@@ -159,7 +159,9 @@ def test_compilation_from_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
         "dynamic": True,
     }
     monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "deductor")
-    with pytest.raises(EnvironmentValueError, match="ACCELERATE_DYNAMO_BACKEND: 'deductor' is not one of no, .*inductor"):
+    with pytest.raises(
+        EnvironmentValueError, match="ACCELERATE_DYNAMO_BACKEND: 'deductor' is not one of no, .*inductor"
+    ):
         TorchDynamoPlugin()
     with pytest.raises(ConfigError, match="backend='deductor' is not known"):
         TorchDynamoPlugin(backend="deductor")  # type: ignore[arg-type]
