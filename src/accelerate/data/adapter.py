@@ -114,7 +114,13 @@ class DataLoaderAdapter(DataLoader[Any]):
         check_keywords(type(self).__name__, kwargs)
         if batch_sampler is not None:
             kwargs["batch_sampler"] = batch_sampler
-        super().__init__(dataset, **kwargs)
+        if use_stateful_dataloader:
+            from accelerate.data.stateful import quiet
+
+            with quiet():
+                super().__init__(dataset, **kwargs)
+        else:
+            super().__init__(dataset, **kwargs)
         self._plan = plan
         self._set_up()
 

@@ -29,10 +29,14 @@ FAILED = 5
 
 @dataclass(slots=True)
 class Step:
-    """Batches for one step. ``following`` is how many there are for the next one; None where that is as many."""
+    """Batches for one step. ``following`` is how many there are for the next one; None where that is as many.
+
+    real: different samples in a last step that is not full, 0 in one that is; None where the batches have to tell.
+    """
 
     batches: list[Any]
     following: int | None
+    real: int | None = None
 
 
 class DataLoaderDispatcher(PreparedLoader):
@@ -112,6 +116,9 @@ class DataLoaderDispatcher(PreparedLoader):
     def _group(self) -> int:
         return 1 if self._plan.split_batches else self._plan.count
 
+    def _fills(self) -> bool:
+        return self._plan.even_batches
+
     def _ranks_matter(self) -> bool:
         return False
 
@@ -181,7 +188,9 @@ class DataLoaderDispatcher(PreparedLoader):
             parts, real = shares(
                 step.batches, plan.count, split=plan.split_batches, size=size, even=plan.even_batches, head=head
             )
-        if step.following == 0 and not real and size is not None:
+        if step.following == 0 and step.real is not None:
+            real = step.real
+        elif step.following == 0 and not real and size is not None:
             real = sum(rows(batch) or 1 for batch in step.batches)
             real = real if real < size * self._group() else 0
         return [self._message(index, part, step.following, real) for index, part in enumerate(parts)]
@@ -210,7 +219,8 @@ class DataLoaderDispatcher(PreparedLoader):
             if run.snapshot is not None:
                 position.data_state = run.snapshot()
             left = None if emission.base is None else emission.base - fetched
-            yield Step(batches, left if left is None or left < self._group() else None)
+            real = self._real(emission, run.geometry) if left == 0 else None
+            yield Step(batches, left if left is None or left < self._group() else None, real)
 
     def _fetched_steps(self, run: Run) -> Iterator[Step]:
         """Batches for one step are fetched ahead, to know the last one. The state is taken before that."""

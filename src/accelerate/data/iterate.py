@@ -109,6 +109,7 @@ class PreparedLoader(DataLoaderAdapter, DataLoaderStateMixin):
             shard.feed = Feed(
                 start=start,
                 group=self._group(),
+                fill=self._fills(),
                 guard=guard,
                 restored=run.resumption.sampler,
                 snapshots=run.resumption.keep_sampler,
@@ -145,8 +146,18 @@ class PreparedLoader(DataLoaderAdapter, DataLoaderStateMixin):
         """Base batches that are fetched for one step."""
         return 1
 
+    def _fills(self) -> bool:
+        """Whether the batch sampler makes the last step full although it gives all batches to this rank."""
+        return False
+
     def _fetch(self) -> Iterator[Any]:
         return iter(super().__iter__())
+
+    def _real(self, emission: Emission, geometry: Geometry) -> int:
+        """How many different samples the last step has; 0 where it is full."""
+        if geometry.batch_size is None:
+            return emission.real if emission.filled else 0
+        return 0 if emission.real == geometry.per_step * geometry.batch_size else emission.real
 
     def _own_start(self, start: Start, geometry: Geometry) -> Start:
         """``start`` in the batches that this loader's own sampler gives."""

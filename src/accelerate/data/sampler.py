@@ -177,7 +177,7 @@ class BatchSamplerShard(BatchSampler):
         # Not a generator: what this iteration tells must be there as soon as it is made. torch makes two where there
         # are workers, and uses the second.
         self.emission = Emission()
-        return divide(self, BatchSource(self.batch_sampler, self.feed), self.feed.group, self.emission)
+        return divide(self, BatchSource(self.batch_sampler, self.feed), self.emission)
 
     def set_epoch(self, epoch: int) -> None:
         """Passes the epoch on to the batch sampler and its sampler, where they take one."""

@@ -104,9 +104,7 @@ class DataLoaderShard(PreparedLoader):
         self.end_of_dataloader = True
         shard, emission = shard_of(self), run.emission
         if emission is not None and shard is not None:
-            full = self._plan.presharded or emission.real == run.geometry.per_step * (run.geometry.batch_size or 0)
-            varies = run.geometry.batch_size is None and not emission.filled
-            self.remainder = 0 if full or varies else emission.real
+            self.remainder = 0 if self._plan.presharded else self._real(emission, run.geometry)
         elif self.real_counts is not None:
             real = self.real_counts
             in_front = all(real[: len(real) - real.count(0)])

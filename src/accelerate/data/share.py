@@ -33,12 +33,12 @@ class Emission:
     snapshots: deque[Any] = field(default_factory=deque)
 
 
-def divide(shard: BatchSamplerShard, source: BatchSource, group: int, emission: Emission) -> Iterator[list[int]]:
+def divide(shard: BatchSamplerShard, source: BatchSource, emission: Emission) -> Iterator[list[int]]:
     """The batches of this rank. Looks one step ahead in the indices, so the last batch is known for what it is."""
-    ranks = shard.num_processes
-    source.watch(ranks if not shard.split_batches else 1, emission.snapshots)
-    if ranks == 1:
-        return _everything(source, group, shard.drop_last, emission)
+    width = source.feed.group if shard.split_batches or shard.num_processes == 1 else shard.num_processes
+    source.watch(width, emission.snapshots)
+    if shard.num_processes == 1:
+        return _everything(shard, source, emission)
     if shard.split_batches:
         return _cut(shard, source, emission)
     if shard.batch_size is None:
@@ -72,12 +72,17 @@ def _steps(
         group = following
 
 
-def _everything(source: BatchSource, group: int, drop_last: bool, emission: Emission) -> Iterator[list[int]]:
-    """All batches; those that do not make a whole group are left out where ``drop_last``."""
-    if group > 1 or source.feed.snapshots:
-        least = group if drop_last else 1
-        for together in _steps(source, group, lambda found: len(found) >= least, emission):
-            yield from together
+def _everything(shard: BatchSamplerShard, source: BatchSource, emission: Emission) -> Iterator[list[int]]:
+    """All batches. Where they are used up in groups, a short last group is left out, filled, or left as it is."""
+    feed = source.feed
+    if feed.group > 1 or feed.snapshots or feed.fill:
+        least = feed.group if shard.drop_last else 1
+        for group in _steps(source, feed.group, lambda found: len(found) >= least, emission):
+            if emission.total is not None and feed.fill:
+                filled = _completed(group, feed.group, shard.batch_size, source, emission)
+                emission.base = (emission.base or 0) + len(filled) - len(group)
+                group = filled
+            yield from group
         return
     emission.started = True
     count = 0
@@ -87,28 +92,36 @@ def _everything(source: BatchSource, group: int, drop_last: bool, emission: Emis
             count += 1
             yield batch
             batch = following
-        emission.total = count + 1
+        emission.total = emission.base = count + 1
         emission.real = len(batch)
         yield batch
     if emission.total is None:
-        emission.total = 0
+        emission.total = emission.base = 0
+
+
+def _completed(
+    group: list[list[int]], ranks: int, size: int | None, source: BatchSource, emission: Emission
+) -> list[list[int]]:
+    """A last group, with a full batch for each of ``ranks``: samples from the beginning fill it, or whole batches where
+    there is no fixed size."""
+    if size is None or len(group[-1]) > size or any(len(batch) != size for batch in group[:-1]):
+        if len(group) < ranks:
+            emission.filled = True
+            group = group + list(islice(cycle(source.head()), ranks - len(group)))
+        return group
+    if len(group) == ranks and len(group[-1]) == size:
+        return group
+    flat = _filled(list(chain(*group)), ranks * size, source.head(), emission)
+    return [flat[first : first + size] for first in range(0, len(flat), size)]
 
 
 def _in_turn(shard: BatchSamplerShard, source: BatchSource, emission: Emission) -> Iterator[list[int]]:
     """One batch for each rank, in turn."""
-    ranks, index, size = shard.num_processes, shard.process_index, shard.batch_size
+    ranks, index = shard.num_processes, shard.process_index
     for group in _steps(source, ranks, _enough(shard, ranks), emission):
-        if emission.total is None:
-            yield group[index]
-            continue
-        short = len(group) < ranks or len(group[-1]) < size
-        if not short or not shard.even_batches:
-            yield group[index]
-        elif len(group[-1]) > size or any(len(batch) != size for batch in group[:-1]):
-            yield _whole_batches(group, source.head(), index, emission)
-        else:
-            flat = _filled(list(chain(*group)), ranks * size, source.head(), emission)
-            yield flat[index * size : (index + 1) * size]
+        if emission.total is not None and shard.even_batches:
+            group = _completed(group, ranks, shard.batch_size, source, emission)
+        yield group[index]
 
 
 def _by_size(shard: BatchSamplerShard, source: BatchSource, emission: Emission) -> Iterator[list[int]]:
@@ -120,10 +133,8 @@ def _by_size(shard: BatchSamplerShard, source: BatchSource, emission: Emission) 
     for group in _steps(source, ranks, _enough(shard, ranks), emission):
         if len(group) == ranks:
             yield group[_assigned(group, loads)[index]]
-        elif shard.even_batches:
-            yield _whole_batches(group, source.head(), index, emission)
         else:
-            yield group[index]
+            yield (_completed(group, ranks, None, source, emission) if shard.even_batches else group)[index]
 
 
 def _cut(shard: BatchSamplerShard, source: BatchSource, emission: Emission) -> Iterator[list[int]]:
@@ -162,11 +173,3 @@ def _filled(samples: list[int], wanted: int, head: list[list[int]], emission: Em
         emission.filled = True
         samples = samples + list(islice(cycle(chain(*head)), wanted - len(samples)))
     return samples
-
-
-def _whole_batches(group: list[list[int]], head: list[list[int]], index: int, emission: Emission) -> list[int]:
-    """A short group, filled with the first batches of the epoch for the last ranks."""
-    emission.filled = True
-    if index < len(group):
-        return group[index]
-    return next(islice(cycle(head), index - len(group), None))

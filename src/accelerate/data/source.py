@@ -20,13 +20,14 @@ __all__ = ["BatchSource", "Feed", "fixed_size", "is_plain", "is_stateful"]
 class Feed:
     """What the next iteration over a batch sampler has to know.
 
-    group: how many base batches are used up together by a step that is cut elsewhere.
+    group: how many base batches are used up together by a step that is cut elsewhere; ``fill`` makes the last as many.
     guard: a context in which the sampler runs, so that what it draws at random can be had again.
     restored: the batch sampler has been put at ``start`` by its own state; nothing is left out here.
     """
 
     start: Start = field(default_factory=Start)
     group: int = 1
+    fill: bool = False
     guard: AbstractContextManager[Any] | None = None
     restored: bool = False
     snapshots: bool = False

@@ -25,9 +25,8 @@ def test_ranks_together_see_the_stream() -> None:
         got = [list(part) for part in parts]
         case = (length, size, ranks, drop_last)
         assert len({len(items) for items in got}) == 1, case
-        assert [len(items) for items in got] == [length // group * size if drop_last else -(-length // group) * size] * (
-            ranks
-        ), case
+        groups = length // group if drop_last else -(-length // group)
+        assert [len(items) for items in got] == [groups * size] * ranks, case
         steps = range(0, len(got[0]), size)
         together = [item for start in steps for items in got for item in items[start : start + size]]
         whole = list(range(length // group * group if drop_last else length))

@@ -114,7 +114,8 @@ def test_the_shuffle_follows_a_seed_by_default() -> None:
 def test_the_order_does_not_depend_on_the_number_of_ranks() -> None:
     whole = flat(prepare(DataLoader(Numbers(24), batch_size=4, shuffle=True), data_seed=3))
     for ranks in (2, 3):
-        parts = [prepare(DataLoader(Numbers(24), batch_size=4, shuffle=True), ranks, r, data_seed=3) for r in range(ranks)]
+        plain = DataLoader(Numbers(24), batch_size=4, shuffle=True)
+        parts = [prepare(plain, ranks, rank, data_seed=3) for rank in range(ranks)]
         assert [number for step in zip(*parts, strict=True) for batch in step for number in batch.tolist()] == whole
 
 

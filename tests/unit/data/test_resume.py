@@ -318,7 +318,8 @@ def test_other_data_than_the_state_was_taken_of_is_refused() -> None:
 def test_no_item_is_read_to_get_to_a_place() -> None:
     data = Numbers(90_000)
     loader = prepare(DataLoader(data, batch_size=2, shuffle=True))
-    loader.load_state_dict({"version": 1, "epoch": 0, "batches": 44_990, "samples": 89_980, "length": 90_000, "seed": 3})
+    place = {"batches": 44_990, "samples": 89_980, "length": 90_000}
+    loader.load_state_dict({"version": 1, "epoch": 0, "seed": 3, **place})
     assert len(flat(loader)) == 20 == len(data.read)
 
 

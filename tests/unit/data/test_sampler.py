@@ -65,9 +65,7 @@ def test_uneven_ranks_together_see_every_sample_once() -> None:
         for split in (False, True):
             if split and size % ranks:
                 continue
-            parts = shards(
-                BatchSampler(range(length), size, drop_last), ranks, split_batches=split, even_batches=False
-            )
+            parts = shards(BatchSampler(range(length), size, drop_last), ranks, split_batches=split, even_batches=False)
             got = [list(part) for part in parts]
             case = (length, size, ranks, drop_last, split)
             if not split:
