@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import nn
 
@@ -12,7 +12,7 @@ from accelerate.offload.sizes import Dtype, compute_module_sizes, convert_file_s
 
 __all__ = ["HOST", "MaxMemory", "get_balanced_memory", "get_max_memory"]
 
-MaxMemory: TypeAlias = Mapping[int | str, int | str]
+MaxMemory: TypeAlias = Mapping[int | str, Any]
 HOST = ("cpu", "disk")  # where weights wait but (where there is anything else) nothing is computed
 _NAMED = ("mps", *HOST)
 
@@ -21,7 +21,8 @@ def get_max_memory(max_memory: MaxMemory | None = None) -> dict[int | str, int]:
     """Bytes by device: accelerators by number, then "mps", "cpu" and "disk" by name, in the order they are filled.
 
     Without ``max_memory``, what is free now: on every accelerator of the preferred kind, and in main memory. Texts
-    like "20GiB" become bytes. Numbers of devices that are not here are kept: a plan may be for another machine.
+    like "20GiB" become bytes, also in the dictionary that was given, since libraries go on with it. Numbers of devices
+    that are not here are kept: a plan may be for another machine.
 
     Raises:
         ValueError: a key is neither a number nor one of those names, or a value is not a size.
@@ -35,6 +36,8 @@ def get_max_memory(max_memory: MaxMemory | None = None) -> dict[int | str, int]:
                 f"max_memory has the device {key!r}. Use the number of an accelerator, 'mps', 'cpu' or 'disk'."
             )
         known[key] = convert_file_size_to_int(value)
+    if isinstance(max_memory, dict):
+        max_memory.update(known)
     numbers = sorted(key for key in known if isinstance(key, int))
     return {key: known[key] for key in (*numbers, *_NAMED) if key in known}
 

@@ -145,14 +145,14 @@ def calculate_maximum_sizes(model: nn.Module) -> tuple[int, tuple[int, list[str]
     return sizes[""], get_max_layer_size(list(model.named_children()), sizes, whole)
 
 
-def convert_file_size_to_int(size: int | str) -> int:
+def convert_file_size_to_int(size: float | str) -> int:
     """The bytes in "10GB" (powers of 1000), "10GiB" (powers of 1024) or "80Gb" (bits); a number stays what it is.
 
     Raises:
         ValueError: the text is not a size.
     """
-    if isinstance(size, int):
-        return size
+    if isinstance(size, (int, float)):
+        return int(size)
     match = _SIZE.fullmatch(size.strip()) if isinstance(size, str) else None
     if match is None:
         raise ValueError(f"{size!r} is not a size. Give bytes as a number, or a text like '5.5GB' or '800MiB'.")

@@ -182,6 +182,12 @@ def test_max_memory_is_ordered_and_in_bytes() -> None:
         get_max_memory({0: "lots"})
 
 
+def test_max_memory_given_as_text_is_numbers_afterwards() -> None:
+    given: dict[int | str, int | str] = {0: "1KB", "cpu": 5}
+    get_max_memory(given)
+    assert given == {0: 1000, "cpu": 5}
+
+
 def test_max_memory_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     import psutil

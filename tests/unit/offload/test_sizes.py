@@ -80,6 +80,7 @@ def test_largest_part() -> None:
     ("text", "size"),
     [
         (7, 7),
+        (7.9, 7),
         ("1KB", 1000),
         ("1KiB", 1024),
         ("1.5GB", 1_500_000_000),
@@ -93,7 +94,7 @@ def test_sizes_from_text(text: Any, size: int) -> None:
     assert convert_file_size_to_int(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "GB", "12", "1 XB", "-1GB", None, 1.5])
+@pytest.mark.parametrize("text", ["", "GB", "12", "1 XB", "-1GB", None])
 def test_what_is_no_size_is_quoted(text: Any) -> None:
     with pytest.raises(ValueError, match="is not a size"):
         convert_file_size_to_int(text)
