@@ -15,6 +15,8 @@ __all__ = ["ConvertOutputsToFp32", "convert_outputs_to_fp32", "convert_to_fp32",
 
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None), complex})
 _NO_INDEX = frozenset({"cpu", "mps", "meta", "hpu", "xla"})
+_RESOLVED: dict[Any, torch.device] = {}
+_Tensor = torch.Tensor
 _Skip: TypeAlias = "frozenset[Any] | tuple[()]"
 
 
@@ -38,42 +40,53 @@ def send_to_device(
 
 def _resolve(device: torch.device | str | int) -> torch.device:
     """``device`` with its number, so that it can be compared with a tensor's."""
+    known = _RESOLVED.get(device)
+    if known is not None:
+        return known
     target = device if isinstance(device, torch.device) else torch.device(device)
     if target.index is None and target.type not in _NO_INDEX:
         current = getattr(getattr(torch, target.type, None), "current_device", None)
-        if current is not None:
-            return torch.device(target.type, current())
+        return target if current is None else torch.device(target.type, current())
+    _RESOLVED[device] = target
     return target
 
 
 def _send(data: Any, target: torch.device, non_blocking: bool, skip: _Skip) -> Any:
     kind = type(data)
-    if kind is torch.Tensor:
+    if kind is _Tensor:
         return data if data.device == target else data.to(target, non_blocking=non_blocking)
-    if kind in _PLAIN:
-        return data
     if kind is dict:
         return _send_items(data, target, non_blocking, skip)
     if kind is list or kind is tuple:
-        moved = [_send(item, target, non_blocking, skip) for item in data]
-        for old, new in zip(data, moved, strict=True):
-            if old is not new:
-                return moved if kind is list else tuple(moved)
-        return data
-    return _send_other(data, target, non_blocking, skip)
+        return _send_sequence(data, target, non_blocking, skip)
+    return data if kind in _PLAIN else _send_other(data, target, non_blocking, skip)
 
 
-def _send_items(data: Mapping[Any, Any], target: torch.device, non_blocking: bool, skip: _Skip) -> Any:
-    changed: dict[Any, Any] | None = None
-    for key, item in data.items():
-        if skip and key in skip:
+def _send_sequence(data: Any, target: torch.device, non_blocking: bool, skip: _Skip) -> Any:
+    """A list or tuple. This and the next function look at the common leaves themselves: a call for each costs more."""
+    changed: dict[int, Any] = {}
+    for place, item in enumerate(data):
+        kind = type(item)
+        if kind in _PLAIN or (kind is _Tensor and item.device == target):
             continue
         new = _send(item, target, non_blocking, skip)
         if new is not item:
-            if changed is None:
-                changed = {}
+            changed[place] = new
+    if not changed:
+        return data
+    return honor_type(data, [changed.get(place, item) for place, item in enumerate(data)])
+
+
+def _send_items(data: Mapping[Any, Any], target: torch.device, non_blocking: bool, skip: _Skip) -> Any:
+    changed: dict[Any, Any] = {}
+    for key, item in data.items():
+        kind = type(item)
+        if kind in _PLAIN or (kind is _Tensor and item.device == target) or (skip and key in skip):
+            continue
+        new = _send(item, target, non_blocking, skip)
+        if new is not item:
             changed[key] = new
-    if changed is None:
+    if not changed:
         return data
     if type(data) is dict:
         return {**data, **changed}
@@ -96,10 +109,7 @@ def _send_other(data: Any, target: torch.device, non_blocking: bool, skip: _Skip
             return data
         return _move_itself(data, target, non_blocking)
     if isinstance(data, (list, tuple)):
-        moved = [_send(item, target, non_blocking, skip) for item in data]
-        if all(old is new for old, new in zip(data, moved, strict=True)):
-            return data
-        return honor_type(data, moved)
+        return _send_sequence(data, target, non_blocking, skip)
     return data
 
 

@@ -260,9 +260,12 @@ def _is_connection(error: BaseException) -> bool:
     return any(sign in text for sign in ("Connection closed", "Connection reset", "Broken pipe", "Socket Timeout"))
 
 
+_UNWATCHED = nullcontext()
+
+
 def watched(call: str) -> AbstractContextManager[Any]:
     """A block that waits for other ranks in torch's own calls (``backward`` of DDP): others learn that this rank is in
     ``call``, and a connection that breaks inside becomes a RankLeftError that names who left."""
     held = runtime.find()
     watch = None if held is None else getattr(held.collectives, "watch", None)
-    return nullcontext() if watch is None else _Watched(watch, call)
+    return _UNWATCHED if watch is None else _Watched(watch, call)

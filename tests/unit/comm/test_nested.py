@@ -163,6 +163,15 @@ def test_moving_keeps_types() -> None:
     assert parameter[0].is_meta
 
 
+def test_a_sequence_whose_last_item_moves() -> None:
+    batch = ["a", torch.ones(1, device="meta"), (1, torch.ones(1))]
+    moved = nested.send_to_device(batch, "meta")
+    assert type(moved) is list and moved[:2] == batch[:2] and moved[1] is batch[1]
+    assert type(moved[2]) is tuple and moved[2][0] == 1 and moved[2][1].is_meta
+    sizes = torch.Size([1, 2])
+    assert nested.send_to_device(sizes, "meta") is sizes
+
+
 def test_skip_keys_at_any_depth() -> None:
     batch = {"x": torch.ones(1), "deep": {"x": torch.ones(1), "y": torch.ones(1)}}
     moved = nested.send_to_device(batch, "meta", skip_keys="x")
