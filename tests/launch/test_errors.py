@@ -150,10 +150,10 @@ def test_quiet_leaves_the_launcher_s_lines_out(launch: Launch, script: Script) -
 
 
 def interrupted(
-    launch_words: list[str], path: str, sig: signal.Signals, times: int, cwd: Path
+    launch_words: list[str], path: str, sig: signal.Signals, times: int, cwd: Path, *command: str
 ) -> tuple[int, str, float]:
     job = subprocess.Popen(
-        [ACCELERATE, "launch", *launch_words, path],
+        [*(command or (ACCELERATE, "launch")), *launch_words, path],
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -208,6 +208,25 @@ def test_ctrl_c_in_one_process_shows_where_it_was(script: Script, tmp_path: Path
     code, rest, _ = interrupted([], path, signal.SIGINT, 1, tmp_path)
     assert code == 130
     assert rest.endswith("KeyboardInterrupt\n") and "line 3" in rest and "worker.py" not in rest
+
+
+def test_a_launched_child_ends_with_the_program_that_launched_it(script: Script, tmp_path: Path) -> None:
+    path = script(
+        "import os, pathlib, time\n"
+        "pathlib.Path(f'{os.getpid()}.pid').touch()\n"
+        "print('up', flush=True)\n"
+        "time.sleep(99)\n"
+    )
+    caller = tmp_path / "caller.py"
+    caller.write_text(
+        "import sys\n"
+        "from accelerate.commands.launch import launch_command, launch_command_parser\n"
+        "launch_command(launch_command_parser().parse_args(sys.argv[1:]))\n"
+    )
+    code, rest, _ = interrupted([], path, signal.SIGTERM, 1, tmp_path, sys.executable, str(caller))
+    assert code == 128 + signal.SIGTERM
+    assert "rank 0 of 1 was ended by SIGTERM" in rest
+    assert not any(Path("/proc", file.stem).exists() for file in tmp_path.glob("*.pid"))
 
 
 # ---- in place, and called from a program

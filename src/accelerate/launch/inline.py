@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from accelerate import env
 from accelerate.launch import report
@@ -13,9 +13,6 @@ from accelerate.launch.base import Job, Launcher, LaunchPlan
 from accelerate.launch.command import process_command
 from accelerate.launch.shape import base_environment, shape_of
 from accelerate.launch.worker import execute, user_traceback
-
-if TYPE_CHECKING:
-    import subprocess
 
 __all__ = ["InlineLauncher"]
 
@@ -82,16 +79,16 @@ def _show_own(error: BaseException, job: Job) -> None:
 
 def _run_child(plan: LaunchPlan) -> int:
     import shutil
-    import subprocess
     import tempfile
+
+    from accelerate.launch.child import run_child
 
     folder = plan.job.config.log_dir or tempfile.mkdtemp(prefix="accelerate-error-")
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, "error.json")
     values = {**env.snapshot(), **plan.environment, report.ERROR_FILE: path}
     try:
-        child = subprocess.Popen(plan.argv, env={name: value for name, value in values.items() if value is not None})
-        code = _wait(child)
+        code = run_child(plan.argv, {name: value for name, value in values.items() if value is not None})
         record = report.load(path)
         if code != 0 and (record is not None or code < 0):
             failure = report.Failure(rank=0, code=code, file=path if record else None, record=record)
@@ -101,12 +98,3 @@ def _run_child(plan: LaunchPlan) -> int:
     finally:
         if not plan.job.config.log_dir and not os.path.exists(path):
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _wait(child: subprocess.Popen[bytes]) -> int:
-    """Waits for a child that shares this terminal: Ctrl-C reaches it too, and it is the one that answers."""
-    while True:
-        try:
-            return child.wait()
-        except KeyboardInterrupt:
-            continue

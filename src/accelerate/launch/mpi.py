@@ -70,6 +70,7 @@ class MpiLauncher(Launcher):
         import tempfile
 
         from accelerate.launch import ports
+        from accelerate.launch.child import run_child
 
         program = shutil.which("mpirun")
         if program is None:
@@ -85,14 +86,7 @@ class MpiLauncher(Launcher):
         values[report.ERROR_FOLDER] = folder
         command = mpirun_command(plan, values, flavour=flavour_of(said), root=_is_root())
         merged = {name: value for name, value in {**env.snapshot(), **values}.items() if value is not None}
-        code = 128
-        try:
-            code = subprocess.run([program, *command[1:]], env=merged, check=False).returncode
-        except KeyboardInterrupt:
-            code = 130
-        finally:
-            code = _show(plan, folder, code)
-        return code
+        return _show(plan, folder, run_child([program, *command[1:]], merged))
 
 
 def mpirun_command(
@@ -152,5 +146,8 @@ def _show(plan: LaunchPlan, folder: str, code: int) -> int:
         return root.exit_code
     shutil.rmtree(folder, ignore_errors=True)
     if code:
-        report.say(f"\naccelerate launch: mpirun ended with code {code}.")
-    return code
+        ended = report.Failure(rank=0, code=code)
+        how = f"was ended by {ended.signal_name}" if code < 0 else f"ended with code {code}"
+        report.say(f"\naccelerate launch: mpirun {how}.")
+        return ended.exit_code
+    return 0
