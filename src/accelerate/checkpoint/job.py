@@ -8,12 +8,11 @@ import torch.distributed as dist
 
 from accelerate import env, runtime
 from accelerate.checkpoint.meeting import Meeting, StoreBoard
-from accelerate.comm.base import Collectives
 from accelerate.comm.watch import Watch, limit
 
-__all__ = ["LOADING", "SAVING", "agreeing", "meeting_of_job"]
+__all__ = ["SAVING", "meeting_of_job"]
 
-SAVING, LOADING = "save_state", "load_state"
+SAVING = "save_state"
 
 
 def meeting_of_job() -> Meeting | None:
@@ -52,11 +51,3 @@ class _Watching:
         if note is None or note.call in (None, SAVING) or note.still < self.doubt / 2:
             return None
         return f"is in {note.call} at {note.line}"
-
-
-def agreeing() -> Collectives:
-    """Collective at the first call. The collectives in which ranks agree about a checkpoint: those that find out when
-    a rank waits in vain, where there are such."""
-    collectives = runtime.current().collectives
-    found: Collectives = getattr(collectives, "control", collectives)
-    return found

@@ -12,14 +12,13 @@ from accelerate import errors, runtime
 from accelerate.checkpoint import layout, rng_files
 from accelerate.checkpoint.adapter import LoadReport
 from accelerate.checkpoint.collect import purpose
-from accelerate.checkpoint.job import LOADING, agreeing
 from accelerate.checkpoint.manifest import Manifest
 from accelerate.checkpoint.parts import Subject
 from accelerate.checkpoint.plan import Plan, make_plan
 from accelerate.checkpoint.reader import OpenCheckpoint
 from accelerate.checkpoint.request import LoadRequest
 from accelerate.checkpoint.store import CheckpointStore
-from accelerate.comm.watch import watched
+from accelerate.comm import operations
 from accelerate.errors import CheckpointDamagedError, CheckpointError, CheckpointNotFoundError
 from accelerate.logging import get_logger
 
@@ -52,8 +51,7 @@ def agreed(work: Callable[[], T]) -> T:
         result = work()
     except Exception as raised:
         error = raised
-    with watched(LOADING):
-        told = agreeing().all_gather_object(None if error is None else (type(error).__name__, str(error)))
+    told = operations.gather_object([None if error is None else (type(error).__name__, str(error))])
     if error is not None:
         raise error
     for rank, message in enumerate(told):
@@ -66,8 +64,7 @@ def agreed(work: Callable[[], T]) -> T:
 def from_main(work: Callable[[], T]) -> T:
     """Collective. What ``work`` returned on the main process. Raises its error on every rank."""
     result: Any = agreed(work if runtime.current().topology.rank == 0 else lambda: None)
-    with watched(LOADING):
-        return agreeing().broadcast_objects([result])[0]  # type: ignore[no-any-return]
+    return operations.broadcast_object_list([result])[0]  # type: ignore[no-any-return]
 
 
 def newest(store: CheckpointStore, root: Path) -> Path | None:
@@ -114,7 +111,10 @@ def load(subject: Subject, store: CheckpointStore, request: LoadRequest) -> Load
         PickleRefusedError: a file would have to be unpickled.
         Nothing has been changed where one of these is raised.
     """
-    path = from_main(lambda: _located(store, request))
+    found = from_main(lambda: _located(store, request))
+    # Machines that share no files keep copies of one name at places of their own.
+    own = request.source if request.source is not None else request.root and request.root / found.name
+    path = Path(os.path.abspath(own or found))
     source = agreed(lambda: _open(store, path, request))
     models = list(subject.models)
     for hook in request.hooks:
@@ -141,6 +141,11 @@ def _open(store: CheckpointStore, path: Path, request: LoadRequest) -> OpenCheck
     try:
         if topology.is_local_main and topology.node_rank:
             store.settle(path)
+        if not path.is_dir():
+            raise CheckpointNotFoundError(
+                f"There is no checkpoint {path} on the machine of rank {topology.rank}. Load from files that all "
+                "machines share, or save with ProjectConfiguration(save_on_each_node=True)."
+            )
         manifest = store.manifest(path)
         if manifest is not None and request.verify and topology.is_local_main:
             _verify(store, path, manifest)

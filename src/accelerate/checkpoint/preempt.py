@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
-import torch
-
 from accelerate import env, runtime
+from accelerate.comm import operations
 from accelerate.errors import ConfigError
 
 __all__ = ["StopFlag", "signals_asked_for"]
@@ -72,9 +71,6 @@ class StopFlag:
 
     def agreed(self) -> bool:
         """Collective. Whether the flag is raised on any rank; once it was, it stays so."""
-        held = runtime.find()
-        if held is None or held.collectives.size == 1:
-            return self.raised
-        told = held.collectives.all_reduce(torch.tensor([int(self.raised)], dtype=torch.int32), "max")
-        self.raised = bool(told.item())
+        if runtime.find() is not None:
+            self.raised = operations.any_rank(self.raised)
         return self.raised

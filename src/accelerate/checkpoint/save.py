@@ -230,7 +230,9 @@ class Saver:
         target = Path(raise_outcome(decision, decision.get("target") or str(request.target)))
         topology = runtime.current().topology
         if request.each_node and topology.is_local_main:
-            self._write_here(subject, request, target, decision)
+            own = request.target or (request.root and request.root / target.name) or target
+            self._write_here(subject, request, own, decision)
+            target = own
         else:
             self._take_part(subject, request, decision, meeting, came)
         save = with_main(str(target), meeting, came)
