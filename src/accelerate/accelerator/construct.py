@@ -9,8 +9,10 @@ from typing import Any
 
 from accelerate import env
 from accelerate.config.compile import TorchDynamoPlugin
+from accelerate.config.conflict import reconcile
 from accelerate.config.data import DataLoaderConfiguration
 from accelerate.config.deepspeed import DeepSpeedPlugin
+from accelerate.config.enums import PrecisionType
 from accelerate.config.fsdp import FullyShardedDataParallelPlugin
 from accelerate.config.handlers import (
     AutocastKwargs,
@@ -34,6 +36,7 @@ __all__ = [
     "engines",
     "group_settings",
     "loader_settings",
+    "precision",
     "project",
     "refuse_unknown",
     "sort_handlers",
@@ -239,10 +242,23 @@ def accumulation(plugin: GradientAccumulationPlugin | None, steps: int, deepspee
         if plugin.num_steps is None:
             plugin.num_steps = steps
         return plugin
-    asked = env.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
-    if steps == 1 and asked and asked.isdigit():
-        steps = int(asked)
+    launched = env.integer("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
     own = getattr(deepspeed, "gradient_accumulation_steps", None)
-    if steps == 1 and isinstance(own, int):
-        steps = own
-    return GradientAccumulationPlugin(num_steps=steps)
+    launched = own if launched is None and isinstance(own, int) else launched
+    # 1 is what the argument is where it was not given, so the launch may fill it in.
+    chosen = reconcile("gradient_accumulation_steps", None if steps == 1 else steps, launched, 1)
+    return GradientAccumulationPlugin(num_steps=chosen)
+
+
+def precision(given: Any, deepspeed: Any) -> str | None:
+    """The precision that code asks for, checked against the launch; None where neither code nor a plugin says one."""
+    if given is None:
+        first = next(iter(deepspeed.values())) if isinstance(deepspeed, dict) and deepspeed else deepspeed
+        own = first.configured_precision() if isinstance(first, DeepSpeedPlugin) else None
+        return None if env.get("ACCELERATE_MIXED_PRECISION") else own
+    mode = str(given).lower()
+    if mode not in PrecisionType:
+        raise ConfigError(
+            f"mixed_precision={given!r} is not a precision. Choose one of {', '.join(PrecisionType.list())}."
+        )
+    return reconcile("mixed_precision", mode, env.get("ACCELERATE_MIXED_PRECISION"), "no")

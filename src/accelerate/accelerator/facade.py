@@ -118,21 +118,17 @@ class Accelerator(
             deepspeed_plugin, deepspeed_plugins, fsdp_plugin, megatron_lm_plugin, parallelism_config
         )
         self.state = AcceleratorState(
-            mixed_precision=None if mixed_precision is None else str(PrecisionType(mixed_precision)),
-            cpu=cpu,
-            dynamo_plugin=construct.dynamo(dynamo_plugin, dynamo_backend),
-            deepspeed_plugin=engines.deepspeed,
-            fsdp_plugin=engines.fsdp,
-            torch_tp_plugin=torch_tp_plugin,
-            megatron_lm_plugin=engines.megatron,
-            parallelism_config=engines.parallelism,
+            construct.precision(mixed_precision, engines.deepspeed),
+            cpu,
+            construct.dynamo(dynamo_plugin, dynamo_backend),
+            engines.deepspeed,
+            engines.fsdp,
+            torch_tp_plugin,
+            engines.megatron,
+            engines.parallelism,
             _from_accelerator=True,
             strategy=construct.strategy_name(strategy),
-            settings={
-                "scaler": self.handlers.scaler,
-                "autocast": self.handlers.autocast,
-                "fp8": self.fp8_recipe_handler,
-            },
+            settings=self._precision_settings(),
             **construct.group_settings(self.handlers.init),
         )
         self.gradient_state = GradientState(
@@ -142,10 +138,10 @@ class Accelerator(
         )
         self.rng_types = ["generator"] if rng_types is None else [str(RNGType(str(kind))) for kind in rng_types]
         self.log_with = filter_trackers(log_with, self.logging_dir)
-        self.trackers: list[Any] = []
         self._start_empty()
 
     def _start_empty(self) -> None:
+        self.trackers: list[Any] = []
         self._models: list[Any] = []
         self._optimizers: list[Any] = []
         self._schedulers: list[Any] = []

@@ -144,6 +144,7 @@ class PrepareMixin:
             rng_types=self.rng_types,
             slice_fn=slice_fn_for_dispatch,
             mesh=runtime.current().mesh,
+            siblings=self._dataloaders,
         )
         self._dataloaders.append(prepared)
         return prepared

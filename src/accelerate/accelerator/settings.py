@@ -41,6 +41,11 @@ class SettingsMixin:
         own.msamp_recipe_handler = given.msamp
         own.fp8_recipe_handler = given.fp8 or given.ao or given.te or given.msamp
 
+    def _precision_settings(self: Facade) -> dict[str, Any]:
+        """What a Precision reads of the handlers."""
+        given = self.handlers
+        return {"scaler": given.scaler, "autocast": given.autocast, "fp8": self.fp8_recipe_handler}  # type: ignore[attr-defined]
+
     @property
     def strategy(self) -> Strategy[Any]:
         """The strategy in use."""
