@@ -53,7 +53,6 @@ class PreparedLoader(DataLoaderAdapter, DataLoaderStateMixin):
     """What the loaders of both ways of sharing have in common."""
 
     _run: Run | None = None
-    real_counts: list[int] | None = None
 
     @property
     def batches_left(self) -> int | None:

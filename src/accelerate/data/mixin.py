@@ -14,10 +14,12 @@ class DataLoaderStateMixin:
 
     end_of_dataloader: the batch in the user's hands is the last.
     remainder: how many different samples the last step of all ranks has; 0 where it is full, -1 where not known.
+    real_counts: for each rank, how many samples of the step in hand are its own, where that has to be told by rank.
     """
 
     end_of_dataloader = False
     remainder = -1
+    real_counts: list[int] | None = None
 
     @property
     def gradient_state(self) -> GradientState:
@@ -37,3 +39,4 @@ class DataLoaderStateMixin:
         """Forgets what was known about the last batch."""
         self.end_of_dataloader = False
         self.remainder = -1
+        self.real_counts = None

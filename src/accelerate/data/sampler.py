@@ -78,10 +78,13 @@ class DrawnRandomSampler(RandomSampler):
         self.key = key
         if isinstance(key, str) and generator is not None:
             generator.set_state(decoded(key))
-        else:
-            generator = torch.Generator()
-            generator.manual_seed(int(key))
-        yield from _shuffled(self, generator, start)
+            yield from _shuffled(self, generator, start)
+            if not self.replacement and self.num_samples % len(self.data_source) == 0:
+                torch.randperm(len(self.data_source), generator=generator)  # as torch does, which takes nothing of it
+            return
+        own = torch.Generator()
+        own.manual_seed(int(key))
+        yield from _shuffled(self, own, start)
 
 
 def _shuffled(sampler: RandomSampler, generator: torch.Generator, start: int) -> Iterator[int]:
@@ -89,8 +92,6 @@ def _shuffled(sampler: RandomSampler, generator: torch.Generator, start: int) ->
     size, wanted = len(sampler.data_source), sampler.num_samples
     if not sampler.replacement and wanted <= size:
         order: list[int] = torch.randperm(size, generator=generator)[start:wanted].tolist()
-        if wanted == size:
-            torch.randperm(size, generator=generator)  # torch draws one more, of which it takes nothing
         return iter(order)
     return _long_shuffle(generator, size, wanted, start, 32 if sampler.replacement else size, sampler.replacement)
 

@@ -9,6 +9,7 @@ import torch
 
 from accelerate.data.iterable import IterableDatasetShard
 from accelerate.data.iterate import NOTHING, PreparedLoader, Run
+from accelerate.data.order import samplers
 from accelerate.data.plan import Plan, mover, shard_of
 from accelerate.data.share import Emission
 
@@ -105,9 +106,22 @@ class DataLoaderShard(PreparedLoader):
         shard, emission = shard_of(self), run.emission
         if emission is not None and shard is not None:
             self.remainder = 0 if self._plan.presharded else self._real(emission, run.geometry)
+            if self._plan.presharded:
+                self.real_counts = _without_repeated(shard.batch_sampler, emission.real)
         elif self.real_counts is not None:
             real = self.real_counts
             in_front = all(real[: len(real) - real.count(0)])
             self.remainder = -1 if not in_front else sum(real) if 0 in real else 0
         elif isinstance(self.dataset, IterableDatasetShard) and self.dataset.real is not None:
             self.remainder = self.dataset.real
+
+
+def _without_repeated(batch_sampler: Any, last: int) -> list[int] | None:
+    """For a sampler that shares out already: how many of each rank's ``last`` samples are not there to fill up; None
+    where it fills nothing, or does not tell."""
+    for part in samplers(batch_sampler):
+        ranks, total, data = (getattr(part, name, None) for name in ("num_replicas", "total_size", "dataset"))
+        if ranks and total and data is not None and not getattr(part, "drop_last", False):
+            repeated = range(len(data), total)
+            return [max(0, last - sum(1 for i in repeated if i % ranks == rank)) for rank in range(ranks)]
+    return None

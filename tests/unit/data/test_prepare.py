@@ -37,6 +37,18 @@ def test_a_sampler_that_shares_out_already_is_recognised(shuffle: bool) -> None:
     assert (again == seen) is not shuffle, "the epoch reaches the sampler"
 
 
+def test_what_a_distributed_sampler_repeats_is_told_rank_by_rank() -> None:
+    for drop_last, wanted in ((False, [3, 3, 2, 2]), (True, None)):
+        for rank in range(4):
+            sampler = DistributedSampler(range(10), 4, rank, shuffle=False, drop_last=drop_last)
+            loader = prepare(DataLoader(Numbers(10), batch_size=3, sampler=sampler), 4, rank)
+            told = [(batch.tolist(), loader.real_counts, loader.remainder) for batch in loader]
+            assert told[-1][1:] == (wanted, 0)
+            if wanted is not None:
+                own = told[-1][0][: wanted[rank]]
+                assert own == list(range(10))[rank::4]
+
+
 @pytest.mark.parametrize("where", ["argument", "loader", "dataset", "sampler"])
 def test_a_loader_of_a_part_can_be_declared_so(where: str) -> None:
     seen = []
