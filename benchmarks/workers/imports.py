@@ -1,4 +1,4 @@
-"""What importing the main class adds once torch is there, in processor time, since the difference is small beside torch."""
+"""What importing the main class adds once torch is there: a difference that is small beside torch's own time."""
 
 from __future__ import annotations
 

@@ -67,7 +67,8 @@ def test_compatibility_paths_only_import() -> None:
 
 
 def test_nothing_inside_imports_a_compatibility_path() -> None:
-    none([line for module in OWN for line in imports_compat(module)])
+    # What ships for `accelerate test` is a user's program, and imports as users do.
+    none([line for module in OWN if not module.within("test_utils") for line in imports_compat(module)])
 
 
 def test_records_have_slots() -> None:
