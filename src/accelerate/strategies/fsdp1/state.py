@@ -35,6 +35,7 @@ def _sharded(model: torch.nn.Module) -> Iterator[None]:
         # torch deprecates its own way to itself; there is nothing for a user to do about it.
         warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
         warnings.filterwarnings("ignore", message=".*_get_pg_default_device.*")
+        warnings.filterwarnings("ignore", message="When using ``NO_SHARD``")
         with FullyShardedDataParallel.state_dict_type(
             model,
             StateDictType.SHARDED_STATE_DICT,

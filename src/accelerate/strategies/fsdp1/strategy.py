@@ -19,7 +19,7 @@ from accelerate.strategies.sharded.held import Receiver, let_go
 from accelerate.strategies.sharded.masters import even_out
 from accelerate.strategies.sharded.source import Findings, Source
 from accelerate.strategies.sharded.strategy import ShardedStrategy
-from accelerate.strategies.sharded.units import members
+from accelerate.strategies.sharded.units import members, part_frozen
 
 if TYPE_CHECKING:
     from accelerate.checkpoint.adapter import StateAdapter
@@ -108,6 +108,7 @@ class Fsdp1Strategy(ShardedStrategy):
         findings: Findings,
         left_out: set[torch.nn.Parameter],
     ) -> torch.nn.Module:
+        units = part_frozen(model, units, left_out)
         even_out([p for p in unit if p not in left_out] for unit in members(model, units))
         make, context = self._first_weights(model, findings, left_out)
         chosen = set(units)
@@ -129,7 +130,16 @@ class Fsdp1Strategy(ShardedStrategy):
         }
         with context, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*FullyShardedDataParallel.*deprecat.*")
-            return FullyShardedDataParallel(model, **kwargs)
+            try:
+                return FullyShardedDataParallel(model, **kwargs)
+            except ValueError as error:
+                if "requires_grad" not in str(error):
+                    raise
+                raise PrepareError(
+                    "use_orig_params=False makes one flat parameter of a unit, and a unit holds frozen and trained "
+                    f"parameters that cannot be parted: {str(error).splitlines()[0]} Use use_orig_params=True or "
+                    "fsdp_version=2."
+                ) from error
 
     def _first_weights(
         self, model: torch.nn.Module, findings: Findings, left_out: set[torch.nn.Parameter]

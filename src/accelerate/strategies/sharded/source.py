@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from accelerate.checkpoint.naming import strip_markers
@@ -63,8 +65,9 @@ def examine(model: torch.nn.Module, mesh: DeviceMesh, *, expected: bool, private
     Raises:
         PrepareError: the first rank has no data where another has, or ranks hold models of other parameters.
     """
+    _check_same_names(model, mesh)
+    _share_as_first(model, mesh)
     tensors = _own_tensors(model)
-    _check_same_names(tensors, mesh)
     empty = torch.tensor([int(t.is_meta) for t in tensors.values()], dtype=torch.int64)
     first = empty if is_first(mesh) else torch.zeros_like(empty)
     anywhere, everywhere, at_first = reduce_max(torch.stack([empty, -empty, first]), mesh)
@@ -90,14 +93,42 @@ def examine(model: torch.nn.Module, mesh: DeviceMesh, *, expected: bool, private
     return Findings(source=Source.FIRST_RANK, differing=frozenset(different), deferred=deferred)
 
 
-def _check_same_names(tensors: dict[str, torch.Tensor], mesh: DeviceMesh) -> None:
-    own = torch.tensor([len(tensors), sum(len(name) for name in tensors)], dtype=torch.int64)
+def _check_same_names(model: torch.nn.Module, mesh: DeviceMesh) -> None:
+    names = [*_names_of_shared(model), *(name for name, _ in model.named_buffers())]
+    own = torch.tensor([len(names), sum(zlib.crc32(strip_markers(n).encode()) for n in names)], dtype=torch.int64)
     largest, smallest = reduce_max(torch.stack([own, -own]), mesh)
     if not torch.equal(largest, -smallest):
         raise PrepareError(
             f"prepare() got models of different structure: {int(largest[0])} parameters and buffers on one rank, "
-            f"{-int(smallest[0])} on another. Build the same model on every rank."
+            f"{-int(smallest[0])} on another, or of other names. Build the same model on every rank."
         )
+
+
+def _names_of_shared(model: torch.nn.Module) -> dict[str, str]:
+    """Every name of every parameter → the first name of the same parameter."""
+    first: dict[int, str] = {}
+    return {
+        name: first.setdefault(id(parameter), name)
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+    }
+
+
+def _share_as_first(model: torch.nn.Module, mesh: DeviceMesh) -> None:
+    """Collective. Shares parameters where the first rank's model shares them: moving a model to "meta" parts them."""
+    firsts = _names_of_shared(model)
+    own = torch.tensor([zlib.crc32(repr(sorted(firsts.items())).encode())], dtype=torch.int64)
+    largest, smallest = reduce_max(torch.stack([own, -own]), mesh)
+    if torch.equal(largest, -smallest):
+        return
+    held = [firsts]
+    for axis in range(mesh.ndim):
+        group = mesh.get_group(axis)
+        if all(mesh.get_local_rank(later) == 0 for later in range(axis + 1, mesh.ndim)):
+            dist.broadcast_object_list(held, src=dist.get_global_rank(group, 0), group=group)
+    for name, first in held[0].items():
+        if name != first and firsts[name] != first:
+            owner, _, leaf = name.rpartition(".")
+            model.get_submodule(owner)._parameters[leaf] = model.get_parameter(first)
 
 
 def give_data(model: torch.nn.Module, parameters: set[torch.nn.Parameter], device: torch.device) -> None:

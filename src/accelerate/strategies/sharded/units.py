@@ -14,7 +14,7 @@ from torch.distributed.fsdp.wrap import _Policy
 
 from accelerate.logging import get_logger
 
-__all__ = ["choose_units", "members", "outermost", "policy_for", "policy_picks", "post_order"]
+__all__ = ["choose_units", "members", "outermost", "part_frozen", "policy_for", "policy_picks", "post_order"]
 
 log = get_logger(__name__)
 
@@ -111,6 +111,30 @@ def post_order(model: torch.nn.Module) -> list[torch.nn.Module]:
 
     visit(model)
     return order
+
+
+def part_frozen(
+    model: torch.nn.Module, units: Iterable[torch.nn.Module], ignored: Iterable[torch.nn.Parameter] = ()
+) -> list[torch.nn.Module]:
+    """The units, and in those that hold frozen and trained parameters the trained leaves (adapters) as units too.
+
+    Version 1 makes one tensor of a unit, whose whole gradient it holds: frozen weights would cost gradient memory.
+    """
+    units, left_out = list(units), set(ignored)
+    held = members(model, units)
+    owner = dict(zip((*units, model), held, strict=True))
+    picks = set(units)
+    for unit, parameters in owner.items():
+        if len({p.requires_grad for p in parameters if p not in left_out}) < 2:
+            continue
+        own = set(parameters)
+        for module in unit.modules():
+            mine = list(module.parameters(recurse=False))
+            leaf = module is not unit and mine and not any(True for _ in module.children())
+            if leaf and all(p in own and p.requires_grad and p not in left_out for p in mine):
+                picks.add(module)
+    picks = _keep_shared_together(model, picks)
+    return [module for module in post_order(model) if module in picks]
 
 
 def members(model: torch.nn.Module, units: Iterable[torch.nn.Module]) -> list[list[torch.nn.Parameter]]:
