@@ -18,7 +18,7 @@ HOMES = {
         "AutocastKwargs DistributedDataParallelKwargs GradScalerKwargs InitProcessGroupKwargs ProfileKwargs"
     ),
     "accelerate.config.parallelism": "ParallelismConfig",
-    "accelerate.data": "prepare_data_loader",
+    "accelerate.data.prepare": "prepare_data_loader",
     "accelerate.data.skip": "skip_first_batches",
     "accelerate.launch.notebook": "debug_launcher notebook_launcher",
     "accelerate.offload.cpu": "cpu_offload_with_hook",

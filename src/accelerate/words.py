@@ -62,31 +62,12 @@ TORCH_DISTRIBUTED_OPERATION_TYPES = [
 ]
 
 # What `torchrun` takes, by the names of its parsed arguments.
-TORCH_LAUNCH_PARAMS = [
-    "nnodes",
-    "nproc_per_node",
-    "rdzv_backend",
-    "rdzv_endpoint",
-    "rdzv_id",
-    "rdzv_conf",
-    "standalone",
-    "max_restarts",
-    "monitor_interval",
-    "start_method",
-    "role",
-    "module",
-    "m",
-    "no_python",
-    "run_path",
-    "log_dir",
-    "r",
-    "redirects",
-    "t",
-    "tee",
-    "node_rank",
-    "master_addr",
-    "master_port",
-]
+_RENDEZVOUS = [f"rdzv_{part}" for part in ("backend", "endpoint", "id", "conf")]
+_OUTPUT = ["log_dir", *(form for word in ("redirects", "tee") for form in (word[0], word))]
+_PLACE = ["node_rank", *(f"master_{part}" for part in ("addr", "port"))]
+_RESTART = ["standalone", "max_restarts", "monitor_interval"]
+_PROGRAM = ["start_method", "role", "module", "m", "no_python", "run_path"]
+TORCH_LAUNCH_PARAMS = ["nnodes", "nproc_per_node", *_RENDEZVOUS, *_RESTART, *_PROGRAM, *_OUTPUT, *_PLACE]
 
 # The oldest versions in which something works.
 MITA_PROFILING_AVAILABLE_PYTORCH_VERSION = "2.1.0"
@@ -104,4 +85,4 @@ BETA_SP_AVAILABLE_DEEPSPEED_VERSION = "0.18.2"
 SAGEMAKER_PYTORCH_VERSION = "1.10.2"
 SAGEMAKER_PYTHON_VERSION = "py38"
 SAGEMAKER_TRANSFORMERS_VERSION = "4.17.0"
-SAGEMAKER_PARALLEL_EC2_INSTANCES = ["ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4dn.24xlarge"]
+SAGEMAKER_PARALLEL_EC2_INSTANCES = [f"ml.{kind}xlarge" for kind in ("p3.16", "p3dn.24", "p4dn.24")]

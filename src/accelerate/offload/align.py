@@ -45,24 +45,19 @@ class AlignDevicesHook(ModelHook):
         skip_keys: Skip = None,
         tied_params_map: TiedParams | None = None,
     ) -> None:
-        self.execution_device = execution_device
-        self.offload = offload
-        self.io_same_device = io_same_device
-        self.weights_map = weights_map
-        self.offload_buffers = offload_buffers
-        self.place_submodules = place_submodules
-        self.skip_keys = skip_keys
-        self.tied_params_map = tied_params_map
+        # How tensors are kept and fetched.
+        self.offload, self.offload_buffers, self.place_submodules = offload, offload_buffers, place_submodules
+        self.weights_map, self.tied_params_map = weights_map, tied_params_map
+        # Where the call happens, and what becomes of its inputs and outputs.
+        self.execution_device, self.io_same_device, self.skip_keys = execution_device, io_same_device, skip_keys
         self.input_device: torch.device | None = None
         self._placeholders: dict[str, torch.Tensor] = {}  # by name, for what is in place at the moment
         self._brought: list[tuple[int, torch.device]] = []  # entries of tied_params_map that this hook made
 
     def __repr__(self) -> str:
-        return (
-            f"AlignDevicesHook(execution_device={self.execution_device}, offload={self.offload}, "
-            f"io_same_device={self.io_same_device}, offload_buffers={self.offload_buffers}, "
-            f"place_submodules={self.place_submodules}, skip_keys={self.skip_keys!r})"
-        )
+        large = ("weights_map", "tied_params_map", "original_devices")
+        shown = {name: value for name, value in vars(self).items() if name[0] != "_" and name not in large}
+        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in shown.items())})"
 
     def _tensors(self, module: nn.Module) -> list[tuple[str, torch.Tensor]]:
         """The tensors that this hook offloads; buffers that no state dict holds stay where the module runs."""

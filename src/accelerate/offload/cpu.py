@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -37,27 +38,27 @@ class CpuOffload(ModelHook):
         return module.to("cpu")
 
     def pre_forward(self, module: nn.Module, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        first = next(module.parameters(), None)
-        if first is None or not check_device_same(first.device, self.execution_device):
+        target = self.execution_device
+        held = islice(chain(module.parameters(), module.buffers()), 1)
+        if not all(check_device_same(tensor.device, target) for tensor in held):
             if self.prev_module_hook is not None:
                 self.prev_module_hook.offload()
-            module.to(self.execution_device)
-        return send_to_device(args, self.execution_device), send_to_device(kwargs, self.execution_device)
+            module.to(target)
+        return send_to_device(args, target), send_to_device(kwargs, target)
 
 
 class UserCpuOffloadHook:
     """What the user holds of a :class:`CpuOffload`: the model can be sent back, and the hook taken off."""
 
     def __init__(self, model: nn.Module, hook: ModelHook) -> None:
-        self.model = model
-        self.hook = hook
+        self.hook, self.model = hook, model
 
     def offload(self) -> None:
         """Sends the model back to main memory, and gives the device its memory back."""
-        before = next(self.model.parameters(), None)
+        kinds = {parameter.device.type for parameter in self.model.parameters()} - {"cpu", "meta"}
         self.hook.init_hook(self.model)
-        if before is not None and before.device.type not in ("cpu", "meta"):
-            devices.get(before.device.type).memory.empty_cache()
+        for kind in kinds:
+            devices.get(kind).memory.empty_cache()
 
     def remove(self) -> None:
         """Takes the hook off the model, which stays where it is."""
