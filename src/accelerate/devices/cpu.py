@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import psutil
+from importlib import import_module
+from typing import Any
+
 import torch
 
 from accelerate.devices.base import DeviceBackend
 
 __all__ = ["CpuBackend"]
+
+
+def _psutil() -> Any:
+    return import_module("psutil")  # loaded when somebody asks for memory, which most programs never do
 
 
 class _CpuRng:
@@ -40,22 +46,22 @@ class _CpuMemory:
         return None
 
     def available(self, index: int = 0) -> int:
-        return int(psutil.virtual_memory().available)
+        return int(_psutil().virtual_memory().available)
 
     def total(self, index: int = 0) -> int:
-        return int(psutil.virtual_memory().total)
+        return int(_psutil().virtual_memory().total)
 
     def peak(self, index: int = 0) -> int:
         return max(0, self._high_water() - self._base)
 
     def reset_peak(self, index: int = 0) -> None:
-        self._base = int(psutil.Process().memory_info().rss)
+        self._base = int(_psutil().Process().memory_info().rss)
 
     def _high_water(self) -> int:
         try:
             import resource
         except ImportError:  # Windows keeps the peak elsewhere
-            info = psutil.Process().memory_info()
+            info = _psutil().Process().memory_info()
             return int(getattr(info, "peak_wset", info.rss))
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
