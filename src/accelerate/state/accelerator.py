@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from accelerate import env, runtime
-from accelerate.config.enums import DistributedType
+from accelerate.config.enums import DistributedType, PrecisionType
 from accelerate.errors import StateError
-from accelerate.precision import MODES
 from accelerate.state.partial import PartialState
 from accelerate.state.shared import SharedDict
 
 __all__ = ["AcceleratorState"]
 
 _PLUGINS = ("dynamo_plugin", "fsdp_plugin", "torch_tp_plugin", "megatron_lm_plugin", "parallelism_config")
+
+
+def _of_process(name: str) -> Any:
+    """The method ``name`` of PartialState, for a class that has its attributes too."""
+    original = getattr(PartialState, name)
+
+    @functools.wraps(original)
+    def forward(self: AcceleratorState, *args: Any, **kwargs: Any) -> Any:
+        return getattr(PartialState(), name)(*args, **kwargs)
+
+    return forward
 
 
 class AcceleratorState:
@@ -58,8 +69,9 @@ class AcceleratorState:
         settings = kwargs.pop("settings", {})
         PartialState(cpu, **kwargs)
         mode = mixed_precision or (env.get("ACCELERATE_MIXED_PRECISION") or "no").lower()
-        if mode not in MODES:
-            raise ValueError(f"mixed_precision={mode!r} is not a precision. Choose one of {', '.join(MODES)}.")
+        if mode not in PrecisionType:
+            known = ", ".join(PrecisionType.list())
+            raise ValueError(f"mixed_precision={mode!r} is not a precision. Choose one of {known}.")
         self.__dict__.update(asked)
         self._mixed_precision = mode
         self._deepspeed_plugins = _named(deepspeed_plugin)
@@ -202,6 +214,13 @@ class AcceleratorState:
     def is_last_process(self) -> bool:
         """Whether this is the last rank of the job."""
         return bool(PartialState().is_last_process)
+
+    wait_for_everyone = _of_process("wait_for_everyone")
+    main_process_first = _of_process("main_process_first")
+    local_main_process_first = _of_process("local_main_process_first")
+    split_between_processes = _of_process("split_between_processes")
+    print = _of_process("print")
+    destroy_process_group = _of_process("destroy_process_group")
 
     def __getattr__(self, name: str) -> Any:
         shared = type(self)._shared_state
