@@ -1,25 +1,28 @@
-"""A prepared loader is still the loader it was made from: same class, same attributes, same methods."""
+"""A prepared loader is still the loader it was made from: same class, same attributes, same methods.
+
+All that this package adds to an instance is in ``_accelerate``, and what it adds to a class gives way to a method or
+attribute that the user's class has under the same name, except for iterating, length, epoch and state.
+"""
 
 from __future__ import annotations
 
 import difflib
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from torch.utils.data import DataLoader
 
-from accelerate.data.iterable import IterableDatasetShard
 from accelerate.data.order import Order
-from accelerate.data.plan import Plan, shard_of
-from accelerate.data.position import Geometry
+from accelerate.data.plan import Plan, is_stream, shard_of
 from accelerate.data.sampler import BatchSamplerShard, IndexShard, SkipBatchSampler, get_sampler
-from accelerate.data.source import fixed_size
+from accelerate.data.sharing import Inherited, Sharing
 from accelerate.errors import MisplacedArgumentError
 
-__all__ = ["DataLoaderAdapter", "adopt", "check_keywords", "copied", "own_iteration"]
+__all__ = ["DataLoaderAdapter", "adopt", "check_keywords", "copied", "shown", "tell_epoch"]
 
 Kind = TypeVar("Kind", bound="DataLoaderAdapter")
+Value = TypeVar("Value")
 
 _ELSEWHERE = (
     "split_batches",
@@ -30,9 +33,34 @@ _ELSEWHERE = (
     "non_blocking",
     "use_stateful_dataloader",
 )
-
-
+_YIELDING = (
+    "adjust_state_dict_for_prefetch",
+    "batches_left",
+    "begin",
+    "device",
+    "end",
+    "gather_state",
+    "get_sampler",
+    "gradient_state",
+    "iteration",
+    "reset",
+    "set_sampler",
+    "total_batch_size",
+    "total_dataset_length",
+    "use_stateful_dataloader",
+)
 _COMBINED: dict[tuple[type, type], type] = {}
+
+
+class shown(Generic[Value]):
+    """A read-only property that an attribute of the instance hides."""
+
+    def __init__(self, read: Callable[[Any], Value]) -> None:
+        self._read = read
+        self.__doc__ = read.__doc__
+
+    def __get__(self, loader: Any, owner: type | None = None) -> Any:
+        return self if loader is None else self._read(loader)
 
 
 def combined(kind: type[Any], base: type[Any]) -> type[Any]:
@@ -43,9 +71,11 @@ def combined(kind: type[Any], base: type[Any]) -> type[Any]:
         return base
     found = _COMBINED.get((kind, base))
     if found is None:
-        ours = base.__module__.startswith(("torch.", "torchdata."))
-        name = kind.__name__ if ours else f"{base.__name__}{kind.__name__}"
-        found = type(name, (kind, base), {"__module__": kind.__module__, "__doc__": kind.__doc__})
+        foreign = base.__module__.startswith(("torch.", "torchdata."))
+        names = {"__module__": kind.__module__, "__doc__": kind.__doc__}
+        if not foreign:
+            names.update((name, getattr(base, name)) for name in _YIELDING if hasattr(base, name))
+        found = type(kind.__name__ if foreign else f"{base.__name__}{kind.__name__}", (kind, base), names)
         _COMBINED[kind, base] = found
     return found
 
@@ -55,8 +85,8 @@ def adopt(kind: type[Kind], loader: DataLoader[Any], plan: Plan, **changes: Any)
 
     ``changes`` replaces attributes that torch does not let be assigned to.
     """
-    twin: Kind = copied(loader, combined(kind, type(loader)), _plan=plan, **changes)
-    twin._set_up()
+    twin: Kind = copied(loader, combined(kind, type(loader)), _accelerate=plan, **changes)
+    _set_up(twin)
     return twin
 
 
@@ -71,12 +101,15 @@ def copied(loader: DataLoader[Any], kind: type[Any], **changes: Any) -> Any:
     return twin
 
 
-def own_iteration(kind: type) -> bool:
-    """Whether a class of loader has an ``__iter__`` that is neither torch's, nor torchdata's, nor ours."""
-    for base in kind.__mro__:
-        if "__iter__" in vars(base) and not base.__module__.startswith(__package__ or ""):
-            return not base.__module__.startswith(("torch.", "torchdata."))
-    return False
+def _set_up(loader: DataLoaderAdapter) -> None:
+    """Puts a shard, of one rank if need be, around the batch sampler, so that it can begin anywhere."""
+    if is_stream(loader) or shard_of(loader) is not None:
+        return
+    held = loader.__dict__
+    if held["batch_sampler"] is not None:
+        held["batch_sampler"] = BatchSamplerShard(held["batch_sampler"])
+    else:
+        held["sampler"] = IndexShard(held["sampler"])
 
 
 def check_keywords(what: str, keywords: dict[str, Any]) -> None:
@@ -94,10 +127,23 @@ def check_keywords(what: str, keywords: dict[str, Any]) -> None:
         raise MisplacedArgumentError(f"{what}() got {name}={value!r}, which it has no use for. {hint}")
 
 
-class DataLoaderAdapter(DataLoader[Any]):
-    """A DataLoader, or torchdata's StatefulDataLoader, that has a :class:`Plan`."""
+def tell_epoch(loader: DataLoaderAdapter, epoch: int) -> None:
+    """Tells the samplers and the dataset of a loader, where they can be told."""
+    shard, order = shard_of(loader), loader._accelerate.order
+    if shard is not None:
+        shard.set_epoch(epoch)
+        if order is not None:
+            order.told()
+    if hasattr(loader.dataset, "set_epoch"):
+        loader.dataset.set_epoch(epoch)
 
-    _plan: Plan
+
+class DataLoaderAdapter(DataLoader[Any]):
+    """A DataLoader, or torchdata's StatefulDataLoader, that knows where it is."""
+
+    _accelerate: Plan
+    _accelerate_sharing: Sharing = Sharing()
+    _accelerate_inherited: Inherited
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """With ``use_stateful_dataloader`` the instance is a StatefulDataLoader too."""
@@ -110,7 +156,7 @@ class DataLoaderAdapter(DataLoader[Any]):
     def __init__(
         self, dataset: Any, use_stateful_dataloader: bool = False, batch_sampler: Any = None, **kwargs: Any
     ) -> None:
-        plan = kwargs.pop("_plan", None) or Plan()
+        plan = kwargs.pop("_accelerate", None) or Plan()
         check_keywords(type(self).__name__, kwargs)
         if batch_sampler is not None:
             kwargs["batch_sampler"] = batch_sampler
@@ -121,49 +167,48 @@ class DataLoaderAdapter(DataLoader[Any]):
                 super().__init__(dataset, **kwargs)
         else:
             super().__init__(dataset, **kwargs)
-        self._plan = plan
-        self._set_up()
+        self._accelerate = plan
+        _set_up(self)
 
-    def _set_up(self) -> None:
-        """Puts a shard, of one rank if need be, around the batch sampler, so that it can begin anywhere."""
-        if self._is_stream or shard_of(self) is not None:
-            return
-        held = self.__dict__
-        if held["batch_sampler"] is not None:
-            held["batch_sampler"] = BatchSamplerShard(held["batch_sampler"])
-        else:
-            held["sampler"] = IndexShard(held["sampler"])
+    def __len__(self) -> int:
+        return max(0, super().__len__() - self._accelerate.skip)
 
-    @property
+    @shown
+    def device(self) -> Any:
+        """Where tensors are put; None where they stay."""
+        return self._accelerate.device
+
+    @shown
+    def iteration(self) -> int:
+        """The number of the epoch that is on, or begins next."""
+        return self._accelerate.position.epoch
+
+    @shown
     def use_stateful_dataloader(self) -> bool:
         """Whether torchdata's StatefulDataLoader is underneath."""
         from accelerate.data.stateful import is_torchdata
 
         return is_torchdata(self)
 
-    def _inherited_state(self) -> tuple[Callable[[], Any], Callable[[Any], None]] | None:
-        """How the class this loader was made from saves and restores its place, where that decides what it gives."""
-        take, load = getattr(super(), "state_dict", None), getattr(super(), "load_state_dict", None)
-        if take is None or load is None or not (self._is_stream or own_iteration(type(self))):
-            return None
-        return take, load
+    @shown
+    def batches_left(self) -> int | None:
+        """How many batches come after the one that was handed out last; None where that is not known."""
+        return self._accelerate_sharing.batches_left(self)
 
-    def _ranks_matter(self) -> bool:
-        """Whether a place in the data means something to this number of ranks only."""
-        if self._plan.count == 1 or shard_of(self) is not None:
-            return False
-        if isinstance(self.dataset, IterableDatasetShard) and self._inherited_state() is None:
-            return self.dataset.at_source is True or self.num_workers > 0
-        return True
+    @shown
+    def total_batch_size(self) -> int:
+        """Samples that one step of all ranks uses."""
+        geometry = self._accelerate_sharing.geometry(self)
+        size = geometry.batch_size
+        if size is None:
+            size = getattr(self.batch_sampler, "batch_size", None) or 1
+        return size * geometry.per_step
 
-    @property
-    def _is_stream(self) -> bool:
-        return bool(self._dataset_kind == 1)  # the dataset is iterable, and has no indices
-
-    @property
-    def iteration(self) -> int:
-        """The number of the epoch that is on, or begins next."""
-        return self._plan.position.epoch
+    @shown
+    def total_dataset_length(self) -> int:
+        """Samples in the whole dataset."""
+        known = getattr(self.dataset, "total_length", None)
+        return int(known) if known is not None else len(self.dataset)  # type: ignore[arg-type]
 
     def get_sampler(self) -> Any:
         """The sampler of single samples."""
@@ -181,9 +226,9 @@ class DataLoaderAdapter(DataLoader[Any]):
         held.sampler = sampler
         if self.batch_sampler is not None:
             self.__dict__["sampler"] = sampler
-        order = self._plan.order
+        order = self._accelerate.order
         if order is not None:
-            self._plan.order = Order(shard.batch_sampler, seed=order.seed, agree=order.agree)
+            self._accelerate.order = Order(shard.batch_sampler, seed=order.seed, agree=order.agree)
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is that of ``epoch``; the sampler and the dataset are told where they can be.
@@ -191,47 +236,11 @@ class DataLoaderAdapter(DataLoader[Any]):
         Nobody has to call it: the epoch goes up with every iteration. Naming the epoch that is about to be resumed
         keeps the place in it.
         """
-        self._plan.position.set_epoch(epoch)
-        inherited = getattr(super(), "set_epoch", None)
-        if inherited is not None:
-            inherited(epoch)
-        self._tell_epoch(epoch)
-
-    def _tell_epoch(self, epoch: int) -> None:
-        shard = shard_of(self)
-        if shard is not None:
-            shard.set_epoch(epoch)
-            if self._plan.order is not None:
-                self._plan.order.told()
-        if hasattr(self.dataset, "set_epoch"):
-            self.dataset.set_epoch(epoch)
-
-    def _geometry(self) -> Geometry:
-        """How one batch of this rank relates to the batches of all. Looked up when needed: a shard can be changed."""
-        shard = shard_of(self)
-        if shard is not None:
-            ranks = self._plan.count if self._plan.presharded else shard.num_processes
-            return Geometry(per_step=1 if shard.split_batches else ranks, batch_size=fixed_size(shard))
-        size = getattr(self.batch_sampler, "batch_size", 1)
-        per_step = self._plan.count
-        if self._plan.split_batches:
-            per_step, size = 1, size * self._plan.count
-        return Geometry(per_step=per_step, batch_size=size)
-
-    @property
-    def total_batch_size(self) -> int:
-        """Samples that one step of all ranks uses."""
-        geometry = self._geometry()
-        size = geometry.batch_size
-        if size is None:
-            size = getattr(self.batch_sampler, "batch_size", None) or 1
-        return size * geometry.per_step
-
-    @property
-    def total_dataset_length(self) -> int:
-        """Samples in the whole dataset."""
-        known = getattr(self.dataset, "total_length", None)
-        return int(known) if known is not None else len(self.dataset)  # type: ignore[arg-type]
+        self._accelerate.position.set_epoch(epoch)
+        own = self._accelerate_inherited.method(self, "set_epoch")
+        if own is not None:
+            own(epoch)
+        tell_epoch(self, epoch)
 
     def adjust_state_dict_for_prefetch(self) -> None:
         """Nothing to adjust: what was fetched ahead of the user is never part of the state."""
@@ -265,3 +274,6 @@ class DataLoaderAdapter(DataLoader[Any]):
         from accelerate.data.record import gather
 
         return gather(self, collectives)
+
+
+DataLoaderAdapter._accelerate_inherited = Inherited(DataLoaderAdapter)

@@ -110,12 +110,12 @@ def unpack(buffer: torch.Tensor) -> Any:
 
 
 class Channel:
-    """Messages from rank 0 of a group to each of its ranks.
+    """Messages from rank 0 of a group to each of its ranks. ``parts`` says which part of the data each rank gets.
 
     Waiting is watched where the group has a watch: a rank that has left the loop makes the others raise.
     """
 
-    def __init__(self, collectives: Collectives, name: str) -> None:
+    def __init__(self, collectives: Collectives, name: str, parts: Sequence[int]) -> None:
         control = getattr(collectives, "control", None)
         self._group: Any = control if control is not None else collectives
         self._watch: Any = getattr(self._group, "watch", None)
@@ -123,6 +123,7 @@ class Channel:
         self.rank = collectives.rank
         self.size = collectives.size
         self._name = name
+        self.parts = parts
         self._loops = 0
         self._topic: str | None = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from accelerate.data.adapter import shown
 from accelerate.state import GradientState
 
 __all__ = ["DataLoaderStateMixin"]
@@ -21,14 +22,14 @@ class DataLoaderStateMixin:
     remainder = -1
     real_counts: list[int] | None = None
 
-    @property
+    @shown
     def gradient_state(self) -> GradientState:
         """The state that the loader reports to."""
         return GradientState()
 
     def begin(self: Any) -> None:
         """Called when an iteration begins."""
-        self.reset()
+        DataLoaderStateMixin.reset(self)
         GradientState()._add_dataloader(self)
 
     def end(self: Any) -> None:

@@ -218,7 +218,7 @@ def _is_torchdata(value: Any) -> bool:
 
 
 def _is_shuffled(loader: Any) -> bool:
-    order = loader._plan.order if isinstance(loader, DataLoaderAdapter) else None
+    order = loader._accelerate.order if isinstance(loader, DataLoaderAdapter) else None
     return order is not None and order.is_random
 
 

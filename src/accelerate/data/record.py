@@ -8,15 +8,15 @@ are. What a dataset, sampler or loader tells about itself stands beside them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from accelerate.comm import here
+from accelerate.data.adapter import tell_epoch
 from accelerate.data.iterable import IterableDatasetShard, LaterStream
 from accelerate.data.order import samplers
-from accelerate.data.plan import shard_of
+from accelerate.data.plan import Resumption, is_stream, shard_of
 from accelerate.data.position import Geometry, Start
 from accelerate.data.seeds import decoded, encoded
 from accelerate.data.source import is_stateful
@@ -25,38 +25,25 @@ from accelerate.errors import CheckpointMismatchError, CollectiveError
 if TYPE_CHECKING:
     from accelerate.data.adapter import DataLoaderAdapter
 
-__all__ = ["Resumption", "encode", "gather", "restore", "rewind"]
+__all__ = ["encode", "gather", "restore", "rewind"]
 
 VERSION = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resumption:
-    """How an iteration came to its place, and what has to be kept while it goes on.
-
-    sampler, placed: the sampler, or the stream, is at its place already; nothing is to be left out.
-    stream: what to read in place of the dataset, this time.
-    keep_sampler: the sampler's own state belongs to the position. snapshot: takes the dataset's or loader's own state.
-    """
-
-    sampler: bool = False
-    placed: bool = False
-    stream: Any = None
-    keep_sampler: bool = False
-    snapshot: Callable[[], Any] | None = None
-
-
 def rewind(loader: DataLoaderAdapter) -> Resumption:
     """Puts what has a state of its own where the position says, for the iteration that has just begun."""
-    position = loader._plan.position
+    position = loader._accelerate.position
     resumed = position.progress is not None and position.progress.resumed
     owner = _stateful_sampler(loader)
     restored = resumed and owner is not None and position.sampler_state is not None
     if restored:
         owner.load_state_dict(position.sampler_state)
     take, give = _stateful_source(loader)
-    placed, stream = resumed and loader._inherited_state() is not None and position.data_state is not None, None
-    if loader._is_stream and not loader.num_workers and not placed and not position.start.at_beginning:
+    placed, stream = (
+        resumed and loader._accelerate_inherited.state(loader) is not None and position.data_state is not None,
+        None,
+    )
+    if is_stream(loader) and not loader.num_workers and not placed and not position.start.at_beginning:
         stream, placed = _at(loader, position.start.samples or 0, position.data_state), True
     if resumed and give is not None and position.data_state is not None:
         give(position.data_state)
@@ -84,7 +71,7 @@ def _stateful_sampler(loader: DataLoaderAdapter) -> Any:
 
 def _stateful_source(loader: DataLoaderAdapter) -> tuple[Callable[[], Any] | None, Callable[[Any], None] | None]:
     """How the state of the data itself is taken and given back; None where it has none that can be reached."""
-    inherited = loader._inherited_state()
+    inherited = loader._accelerate_inherited.state(loader)
     if inherited is not None:
         return inherited
     dataset: Any = loader.dataset
@@ -97,7 +84,7 @@ def _stateful_source(loader: DataLoaderAdapter) -> tuple[Callable[[], Any] | Non
 
 def encode(loader: DataLoaderAdapter) -> dict[str, Any]:
     """The state of ``loader`` now, in plain values."""
-    plan, geometry = loader._plan, loader._geometry()
+    plan, geometry = loader._accelerate, loader._accelerate_sharing.geometry(loader)
     position, order = plan.position, plan.order
     now = position.now(geometry)
     state: dict[str, Any] = {
@@ -125,7 +112,7 @@ def encode(loader: DataLoaderAdapter) -> dict[str, Any]:
     ):
         if value is not None:
             state[name] = value
-    if loader._ranks_matter():
+    if loader._accelerate_sharing.ranks_matter(loader):
         state["ranks"] = plan.count
         state["per_rank"] = position.data_state is not None
     if plan.presharded and position.sampler_state is not None:
@@ -135,7 +122,7 @@ def encode(loader: DataLoaderAdapter) -> dict[str, Any]:
 
 def restore(loader: DataLoaderAdapter, state: dict[str, Any]) -> None:
     """The reverse of :func:`encode`, on any rank."""
-    plan, geometry = loader._plan, loader._geometry()
+    plan, geometry = loader._accelerate, loader._accelerate_sharing.geometry(loader)
     state = _of_this_rank(state, plan.count, plan.index)
     length = _length(loader)
     if state.get("length") is not None and length is not None and state["length"] != length:
@@ -152,7 +139,7 @@ def restore(loader: DataLoaderAdapter, state: dict[str, Any]) -> None:
     position.sampler_state, position.data_state = state.get("sampler"), state.get("data")
     for generator, held in zip(_generators(loader), state.get("generators", ()), strict=False):
         generator.set_state(decoded(held))
-    loader._tell_epoch(position.epoch)
+    tell_epoch(loader, position.epoch)
 
 
 def gather(loader: DataLoaderAdapter, collectives: Any = None) -> dict[str, Any]:
@@ -202,7 +189,7 @@ def _of_this_rank(state: dict[str, Any], count: int, index: int) -> dict[str, An
 def _start(loader: DataLoaderAdapter, state: dict[str, Any], geometry: Geometry) -> Start:
     """Where ``state`` is, in batches of this loader, whose size may be another."""
     batches, samples, size = int(state["batches"]), state.get("samples"), geometry.batch_size
-    parts = geometry.per_step if loader._plan.presharded else 1
+    parts = geometry.per_step if loader._accelerate.presharded else 1
     if size is None:
         whole, unit = batches, parts
         start = Start(batches=batches, samples=None)
@@ -224,7 +211,7 @@ def _start(loader: DataLoaderAdapter, state: dict[str, Any], geometry: Geometry)
 
 def _generators(loader: DataLoaderAdapter) -> list[torch.Generator]:
     """The generators of the user's that later epochs draw from: the workers' seeds, and the keys of the order."""
-    order = loader._plan.order
+    order = loader._accelerate.order
     own = [] if loader.generator is None else [loader.generator]
     return own + [found for found in ([] if order is None else order.generators) if found not in own]
 
@@ -232,7 +219,7 @@ def _generators(loader: DataLoaderAdapter) -> list[torch.Generator]:
 def _length(loader: DataLoaderAdapter) -> int | None:
     """Samples in an epoch, of all ranks together; None for a stream or an endless sampler."""
     shard = shard_of(loader)
-    if shard is None or loader._plan.presharded:
+    if shard is None or loader._accelerate.presharded:
         return None
     sampler = getattr(shard.batch_sampler, "sampler", None)
     try:

@@ -7,16 +7,18 @@ from typing import Any
 
 import torch
 
+from accelerate.data.adapter import DataLoaderAdapter
 from accelerate.data.iterable import IterableDatasetShard
-from accelerate.data.iterate import NOTHING, PreparedLoader, Run
+from accelerate.data.iterate import NOTHING, real_samples, start_run, stop_run
+from accelerate.data.mixin import DataLoaderStateMixin
 from accelerate.data.order import samplers
-from accelerate.data.plan import Plan, mover, shard_of
+from accelerate.data.plan import Plan, Run, mover, shard_of
 from accelerate.data.share import Emission
 
 __all__ = ["DataLoaderShard"]
 
 
-class DataLoaderShard(PreparedLoader):
+class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
     """This rank's part of a loader, with its tensors on ``device``.
 
     Takes what DataLoader takes; a ``batch_sampler`` or ``dataset`` is expected to be this rank's share already.
@@ -49,71 +51,77 @@ class DataLoaderShard(PreparedLoader):
             mesh=torch_device_mesh,
         )
         plan.position.epoch = iteration
-        super().__init__(dataset, use_stateful_dataloader=use_stateful_dataloader, _plan=plan, **kwargs)
+        super().__init__(dataset, use_stateful_dataloader=use_stateful_dataloader, _accelerate=plan, **kwargs)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names its own iterator class
-        run = self._start()
+        run = start_run(self)
         try:
             if run.emission is None:
-                yield from self._fetching_ahead(run)
-            elif run.snapshot is not None or run.resumption.keep_sampler:
-                yield from self._recording(run, run.emission)
+                yield from _fetching_ahead(self, run)
+            elif run.resumption.snapshot is not None or run.resumption.keep_sampler:
+                yield from _recording(self, run, run.emission)
             else:
-                yield from self._known(run, run.emission)
-            self._plan.position.finish(run.progress)
+                yield from _known(self, run, run.emission)
+            self._accelerate.position.finish(run.progress)
         finally:
-            self._stop(run)
+            stop_run(self, run)
 
-    def _known(self, run: Run, emission: Emission) -> Iterator[Any]:
-        """The sampler knows which batch is the last, so none has to be fetched ahead."""
-        progress, move = run.progress, self._plan.move
-        for batch in run.iterator:
-            progress.handed += 1
-            if progress.handed == emission.total:
-                self._at_last(run)
-            yield batch if move is None else move(batch)
 
-    def _recording(self, run: Run, emission: Emission) -> Iterator[Any]:
-        """As ``_known``, keeping the state that the sampler or the dataset had after each batch."""
-        position = self._plan.position
-        for batch in self._known(run, emission):
+def _known(loader: DataLoaderShard, run: Run, emission: Emission) -> Iterator[Any]:
+    """The sampler knows which batch is the last, so none has to be fetched ahead."""
+    progress, move = run.progress, loader._accelerate.move
+    for batch in run.iterator:
+        progress.handed += 1
+        if progress.handed == emission.total:
+            _at_last(loader, run)
+        yield batch if move is None else move(batch)
+
+
+def _recording(loader: DataLoaderShard, run: Run, emission: Emission) -> Iterator[Any]:
+    """As ``_known``, keeping the state that the sampler or the dataset had after each batch."""
+    position, take = loader._accelerate.position, run.resumption.snapshot
+    for batch in _known(loader, run, emission):
+        if position.progress is run.progress:
             if emission.snapshots:
                 position.sampler_state = emission.snapshots.popleft()
-            if run.snapshot is not None:
-                position.data_state = run.snapshot()
-            yield batch
+            if take is not None:
+                position.data_state = take()
+        yield batch
 
-    def _fetching_ahead(self, run: Run) -> Iterator[Any]:
-        """One batch is fetched ahead, to know the last one. Its state is taken before that."""
-        progress, move, position = run.progress, self._plan.move, self._plan.position
-        take = run.snapshot
-        batch = next(run.iterator, NOTHING)
-        while batch is not NOTHING:
-            state = None if take is None else take()
-            following = next(run.iterator, NOTHING)
-            progress.handed += 1
-            if take is not None and position.progress is progress:
-                position.data_state = state
-            if run.counts:
-                self.real_counts = run.counts.popleft()
-            if following is NOTHING:
-                self._at_last(run)
-            yield batch if move is None else move(batch)
-            batch = following
 
-    def _at_last(self, run: Run) -> None:
-        self.end_of_dataloader = True
-        shard, emission = shard_of(self), run.emission
-        if emission is not None and shard is not None:
-            self.remainder = 0 if self._plan.presharded else self._real(emission, run.geometry)
-            if self._plan.presharded:
-                self.real_counts = _without_repeated(shard.batch_sampler, emission.real)
-        elif self.real_counts is not None:
-            real = self.real_counts
-            in_front = all(real[: len(real) - real.count(0)])
-            self.remainder = -1 if not in_front else sum(real) if 0 in real else 0
-        elif isinstance(self.dataset, IterableDatasetShard) and self.dataset.real is not None:
-            self.remainder = self.dataset.real
+def _fetching_ahead(loader: DataLoaderShard, run: Run) -> Iterator[Any]:
+    """One batch is fetched ahead, to know the last one. The state is taken before that."""
+    progress, move, position = run.progress, loader._accelerate.move, loader._accelerate.position
+    take = run.resumption.snapshot
+    batch = next(run.iterator, NOTHING)
+    while batch is not NOTHING:
+        state = None if take is None else take()
+        following = next(run.iterator, NOTHING)
+        progress.handed += 1
+        if take is not None and position.progress is progress:
+            position.data_state = state
+        if run.counts:
+            loader.real_counts = run.counts.popleft()
+        if following is NOTHING:
+            _at_last(loader, run)
+        yield batch if move is None else move(batch)
+        batch = following
+
+
+def _at_last(loader: DataLoaderShard, run: Run) -> None:
+    loader.end_of_dataloader = True
+    shard, emission, counts = shard_of(loader), run.emission, loader.real_counts
+    if emission is not None and shard is not None:
+        if loader._accelerate.presharded:
+            loader.remainder = 0
+            loader.real_counts = _without_repeated(shard.batch_sampler, emission.real)
+        else:
+            loader.remainder = real_samples(emission, run.geometry)
+    elif counts is not None:
+        in_front = all(counts[: len(counts) - counts.count(0)])
+        loader.remainder = -1 if not in_front else sum(counts) if 0 in counts else 0
+    elif isinstance(loader.dataset, IterableDatasetShard) and loader.dataset.real is not None:
+        loader.remainder = loader.dataset.real
 
 
 def _without_repeated(batch_sampler: Any, last: int) -> list[int] | None:

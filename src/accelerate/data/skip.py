@@ -29,7 +29,7 @@ class SkipDataLoader(DataLoaderShard):
     @property
     def skip_batches(self) -> int:
         """How many batches are left out."""
-        return self._plan.skip
+        return self._accelerate.skip
 
 
 def skip_first_batches(dataloader: DataLoader[Any], num_batches: int = 0) -> DataLoader[Any]:
@@ -40,7 +40,8 @@ def skip_first_batches(dataloader: DataLoader[Any], num_batches: int = 0) -> Dat
     also after ``load_state``.
     """
     if isinstance(dataloader, DataLoaderAdapter):
-        plan = dataclasses.replace(dataloader._plan, skip=dataloader._plan.skip + num_batches)
+        held = dataloader._accelerate
+        plan = dataclasses.replace(held, skip=held.skip + num_batches, run=None)
         return adopt(type(dataloader), dataloader, plan)
     batches: Any = dataloader.batch_sampler
     if batches is None or isinstance(dataloader.dataset, IterableDataset):

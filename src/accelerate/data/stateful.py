@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from accelerate.errors import MissingPackageError
+from accelerate.optional import require
 
 __all__ = ["is_torchdata", "quiet", "stateful_class", "with_state"]
 
@@ -35,14 +35,9 @@ def stateful_class() -> Any:
     Raises:
         MissingPackageError: torchdata is not installed, or older than 0.8.
     """
-    try:
-        from torchdata.stateful_dataloader import StatefulDataLoader
-    except ImportError as error:
-        raise MissingPackageError(
-            "use_stateful_dataloader=True needs torchdata 0.8 or newer, which cannot be imported here. "
-            "Install it: pip install 'torchdata>=0.8'. Without it a loader's position is kept all the same; only a "
-            "stream with a state of its own and several workers needs torchdata."
-        ) from error
+    require("torchdata_stateful", "use_stateful_dataloader=True")
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
     return StatefulDataLoader
 
 

@@ -60,7 +60,7 @@ def test_anything_around_tensors_arrives_as_it_was() -> None:
 
 
 def test_a_lone_rank_gets_its_own_message() -> None:
-    channel = Channel(SoloCollectives(), "loader")
+    channel = Channel(SoloCollectives(), "loader", [0])
     message = Message(status=1, data="x")
     channel.begin()
     assert channel.reads and channel.send([message]) is message
@@ -89,12 +89,12 @@ def test_messages_of_changing_sizes() -> None:
     got: list[Any] = []
 
     def listen() -> None:
-        channel = Channel(ends[1], "loader")
+        channel = Channel(ends[1], "loader", [0, 1])
         got.extend(channel.receive() for _ in lengths)
 
     listener = threading.Thread(target=listen)
     listener.start()
-    sender = Channel(ends[0], "loader")
+    sender = Channel(ends[0], "loader", [0, 1])
     for number, length in enumerate(lengths):
         sender.send([Message(status=1), Message(status=2, number=number, data=torch.arange(length))])
     listener.join(10)

@@ -209,6 +209,43 @@ def test_a_loader_of_a_users_own_class_stays_one() -> None:
     assert plain.tag == "first" and [batch["tag"] for batch in plain] == ["first"] * 3
 
 
+class Crowded(DataLoader):
+    """Uses names that prepared loaders use too."""
+
+    begin = "a class attribute"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.device = "mine"
+        self.iteration = 0
+        self.total_batch_size = 77
+        self._run = self._start = self._fetch = self._plan = "mine"
+
+    def __iter__(self) -> Any:
+        self.iteration += 10
+        self.reset()
+        return super().__iter__()
+
+    def reset(self) -> str:
+        self.was_reset = True
+        return "mine"
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch_was = epoch
+
+
+def test_names_that_a_users_own_class_has_stay_its_own() -> None:
+    loader = prepare(Crowded(Numbers(4), batch_size=2, shuffle=True), data_seed=1)
+    assert sorted(flat(loader)) == [0, 1, 2, 3] and loader.end_of_dataloader
+    assert (loader.device, loader.iteration, loader.total_batch_size) == ("mine", 10, 77)
+    assert (loader.begin, loader.reset(), loader.was_reset) == ("a class attribute", "mine", True)
+    assert {loader._run, loader._start, loader._fetch, loader._plan} == {"mine"}
+    loader.total_batch_size = 78
+    assert loader.total_batch_size == 78
+    loader.set_epoch(5)
+    assert loader.epoch_was == 5 and loader.state_dict()["epoch"] == 5
+
+
 def test_a_loader_of_a_users_own_class_is_shared_out_by_its_sampler() -> None:
     loaders = [prepare(Mine(Numbers(10), batch_size=2), 2, rank) for rank in range(2)]
     seen = [[batch["numbers"].tolist() for batch in loader] for loader in loaders]

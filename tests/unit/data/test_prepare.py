@@ -198,7 +198,7 @@ def test_options_that_belong_elsewhere_are_named() -> None:
 def test_the_public_function_takes_this_process_where_nothing_is_said(fresh_state: None) -> None:
     PartialState(cpu=True)
     loader = prepare_data_loader(DataLoader(Numbers(6), batch_size=2))
-    assert ids(loader) == [[0, 1], [2, 3], [4, 5]] and loader._plan.device is None
+    assert ids(loader) == [[0, 1], [2, 3], [4, 5]] and loader.device is None
     placed = prepare_data_loader(DataLoader(Numbers(6), batch_size=2), device=torch.device("meta"), put_on_device=True)
     assert next(iter(placed)).is_meta
 

@@ -288,6 +288,42 @@ def test_loading_in_the_middle_of_an_iteration_is_for_the_next() -> None:
     assert epochs(loader, 2) == [order[1][2:], order[2]]
 
 
+def test_workers_that_stay_go_on_from_where_they_are_told() -> None:
+    loader = prepare(
+        DataLoader(Numbers(12), batch_size=2, shuffle=True, num_workers=1, persistent_workers=True), data_seed=1
+    )
+    order = epochs(loader, 2)
+    workers = loader._iterator
+    loader.load_state_dict({"version": 1, "epoch": 0, "batches": 2, "samples": 4, "length": 12, "seed": 1})
+    assert epochs(loader, 2) == [order[0][2:], order[1]] and loader._iterator is workers
+    workers._shutdown_workers()
+
+
+class Dice(Numbers):
+    """Adds a number drawn in the worker."""
+
+    def __getitem__(self, index: int) -> int:
+        return int(torch.randint(1000, ())) + 1000 * index
+
+
+def test_workers_draw_what_they_would_have_drawn_from_the_epoch_that_follows() -> None:
+    def make() -> Any:
+        torch.manual_seed(5)
+        return prepare(DataLoader(Dice(8), batch_size=2, num_workers=1, shuffle=True), data_seed=1)
+
+    loader = make()
+    iterator = iter(loader)
+    next(iterator)
+    state, rng = loader.state_dict(), torch.get_rng_state()
+    list(iterator)
+    wanted = epochs(loader, 1)
+    again = make()
+    again.load_state_dict(state)
+    torch.set_rng_state(rng)
+    epochs(again, 1)
+    assert epochs(again, 1) == wanted
+
+
 def test_two_loaders_at_different_places() -> None:
     def pair() -> tuple[Any, Any]:
         return (

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from accelerate import optional
 from accelerate.data.shard import DataLoaderShard
 from accelerate.data.stateful import is_torchdata, quiet, stateful_class, with_state
 from accelerate.errors import CheckpointMismatchError, MissingPackageError
@@ -117,7 +118,13 @@ def test_a_loader_built_by_hand() -> None:
 
 
 def test_without_torchdata_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchdata", None)
     monkeypatch.setitem(sys.modules, "torchdata.stateful_dataloader", None)
-    with pytest.raises(MissingPackageError, match=r"pip install 'torchdata>=0.8'"):
-        prepare(DataLoader(Numbers(6)), use_stateful_dataloader=True)
-    assert not is_torchdata(DataLoader(Numbers(6)))
+    optional.forget()
+    try:
+        with pytest.raises(MissingPackageError, match=r"use_stateful_dataloader=True.*torchdata>=0\.8"):
+            prepare(DataLoader(Numbers(6)), use_stateful_dataloader=True)
+        assert not is_torchdata(DataLoader(Numbers(6)))
+    finally:
+        monkeypatch.undo()
+        optional.forget()
