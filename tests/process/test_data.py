@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, WeightedRando
 
 from accelerate import Accelerator
 from accelerate.comm import here
+from accelerate.data.prepare import Part, prepare_loader
 from accelerate.errors import CheckpointMismatchError, CollectiveError, PrepareError, RankLeftError
 from accelerate.state import PartialState
 from accelerate.test_utils.world import fork_world, run_world
@@ -249,6 +251,48 @@ def test_a_rank_that_leaves_the_loop_is_named_within_seconds(leaver: int) -> Non
     line = next(i for i, text in enumerate(lines, 1) if text.endswith("# the line where it leaves"))
     assert f"rank {leaver}: left loop 1 over loader" in str(stays.error)
     assert f"{Path(__file__).name}:{line} in each" in str(stays.error)
+
+
+@pytest.mark.parametrize("how", ["raises", "dies"])
+def test_a_rank_that_ends_inside_the_loop_is_named(how: str) -> None:
+    def each(rank: int, n: int) -> None:
+        loader = prepared(lambda: DataLoader(Stream(1000), batch_size=1), rank, n)
+        for number, _ in enumerate(loader):
+            if rank == 1 and number == 2:
+                if how == "dies":
+                    os._exit(3)
+                raise KeyError("mine")
+
+    started = time.monotonic()
+    outcomes = {outcome.rank: outcome for outcome in fork_world(each, 2, env=QUICK, linger=False).outcomes()}
+    assert time.monotonic() - started < 30
+    stays = outcomes[0]
+    assert stays.ended == "raised" and isinstance(stays.error, RankLeftError), stays.describe()
+    assert "rank 1" in str(stays.error) and "the next batch of a loader that rank 0 reads" in str(stays.error)
+
+
+def test_random_states_named_in_rng_types_are_in_step_when_an_epoch_begins() -> None:
+    def each(rank: int, n: int) -> list[float]:
+        PartialState(cpu=True)
+        torch.manual_seed(rank)
+        plain = DataLoader(Numbers(8), batch_size=2)
+        how = {"shard": Part(count=n, index=rank), "device": None, "config": DataLoaderConfiguration()}
+        loader = prepare_loader(plain, rng_types=["torch", "generator"], **how)
+        drawn = []
+        for _ in range(2):
+            torch.rand(rank)
+            next(iter(loader))
+            drawn.append(torch.rand(1).item())
+        next(iterator := iter(loader))
+        state = loader.state_dict()
+        loader.load_state_dict(state)
+        torch.manual_seed(rank)
+        next(iterator := iter(loader))
+        return [*drawn, torch.rand(1).item(), len(list(iterator))]
+
+    first, second = run_world(each, 2, "fork")
+    assert first[:2] == second[:2]
+    assert first[2] != second[2], "going on moves nothing"
 
 
 def test_ranks_that_leave_a_loop_together_go_on() -> None:
