@@ -14,17 +14,6 @@ ON_PURPOSE: dict[tuple[str, str], str] = {
         "write_basic_config",
         "save_location is None by default, not '~/.cache/huggingface/accelerate/default_config.yaml'",
     ): ("None means the same file; where it is depends on HF_HOME when it is called, not when it is imported"),
-    **{
-        ("AcceleratorState", f"has no {name}"): "it is the PartialState's, which every AcceleratorState answers for"
-        for name in (
-            "destroy_process_group",
-            "local_main_process_first",
-            "main_process_first",
-            "print",
-            "split_between_processes",
-            "wait_for_everyone",
-        )
-    },
 }
 
 # Names that can be imported and say that they are not built when they are used.
