@@ -9,7 +9,6 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
-from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -176,7 +175,7 @@ def _method_problems(value: type, methods: dict[str, str | None]) -> list[str]:
                 found.append(f"has no {name}")
             continue
         if text == "property":
-            if not isinstance(mine, (property, cached_property)):
+            if callable(mine) or not hasattr(type(mine), "__get__"):
                 found.append(f"{name} is no property")
         elif text is not None:
             function = mine.__func__ if isinstance(mine, (staticmethod, classmethod)) else mine
