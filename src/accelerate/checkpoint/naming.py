@@ -105,5 +105,8 @@ def parameter_names(
 
 
 def describe_class(obj: Any) -> str:
-    """``module.Class`` of an object, as it is written into a checkpoint."""
-    return f"{type(obj).__module__}.{type(obj).__qualname__}"
+    """``module.Class`` of an object, as it is written into a checkpoint; the class that a model had before
+    ``fully_shard`` changed it."""
+    own, *bases = type(obj).__mro__
+    cls = bases[1] if len(bases) > 1 and bases[0].__name__ == "FSDPModule" else own
+    return f"{cls.__module__}.{cls.__qualname__}"

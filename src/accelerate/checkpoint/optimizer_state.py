@@ -120,7 +120,7 @@ def restore(
         CheckpointMismatchError: ``strict``, and parameters or groups differ; nothing was changed.
     """
     if "raw" in state.extra:
-        optimizer.load_state_dict(_own(dict(state.extra["raw"])))
+        optimizer.load_state_dict(_own(dict(state.extra["raw"]), {}))
         return LoadReport(restored=("raw",))
     what = f"optimizer {type(optimizer).__name__}"
     layout = {
@@ -147,21 +147,26 @@ def restore(
                 packed[index] = state.state[name]
     packed.update(state.extra.get("state", {}))
     rest = {key: value for key, value in state.extra.items() if key != "state"}
-    optimizer.load_state_dict({**current, **rest, "state": _own(packed), "param_groups": groups})
+    owned = _own(packed, current["state"])
+    optimizer.load_state_dict({**current, **rest, "state": owned, "param_groups": groups})
     return report
 
 
-def _own(values: dict[Any, Any]) -> dict[Any, Any]:
-    """``values`` with tensors of their own memory; torch's load_state_dict would keep those it is given."""
+def _own(values: dict[Any, Any], there: Mapping[Any, Any]) -> dict[Any, Any]:
+    """``values`` in memory of the optimizer's own; torch's load_state_dict would keep the tensors it is given.
+
+    Where ``there`` has a tensor of the same kind at the same place, it is written over.
+    """
     with ThreadPoolExecutor(2, thread_name_prefix="accelerate-load") as pool:
 
-        def owned(value: Any) -> Any:
+        def owned(value: Any, old: Any) -> Any:
             if isinstance(value, torch.Tensor):
                 large = type(value) is torch.Tensor and value.numel() > 1 << 16
-                return pool.submit(value.clone) if large else value.clone()
+                return pool.submit(_placed, value, old) if large else _placed(value, old)
             if isinstance(value, dict):
-                return {key: owned(item) for key, item in value.items()}
-            return type(value)(map(owned, value)) if type(value) in (list, tuple) else value
+                known = old if isinstance(old, Mapping) else {}
+                return {key: owned(item, known.get(key)) for key, item in value.items()}
+            return type(value)(owned(item, None) for item in value) if type(value) in (list, tuple) else value
 
         def landed(value: Any) -> Any:
             if isinstance(value, dict):
@@ -170,5 +175,21 @@ def _own(values: dict[Any, Any]) -> dict[Any, Any]:
                 return type(value)(map(landed, value))
             return value.result() if isinstance(value, Future) else value
 
-        made: dict[Any, Any] = landed(owned(values))
+        made: dict[Any, Any] = landed(owned(values, there))
         return made
+
+
+def _placed(value: torch.Tensor, old: Any) -> torch.Tensor:
+    with torch.no_grad():  # which is a thread's own affair
+        return old.copy_(value) if _alike(value, old) else value.clone()
+
+
+def _alike(value: torch.Tensor, old: Any) -> bool:
+    """Whether ``old`` may be written over with ``value``."""
+    return (
+        type(value) is type(old) is torch.Tensor
+        and value.shape == old.shape
+        and value.dtype == old.dtype
+        and old.is_contiguous()
+        and not old.requires_grad
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from accelerate.checkpoint.writing import bytes_in
 __all__ = ["Staging"]
 
 _ALIGN = 64
+_LARGE = 1 << 18  # bytes that are worth a thread
 
 
 class Staging:
@@ -38,7 +40,8 @@ class Staging:
         self._reserve(sum(bytes_in(piece.value) for piece in plain) + tensors * _ALIGN, pinned=on_gpu)
         memo: dict[Any, torch.Tensor] = {}
         devices: set[torch.device] = set()
-        copied = [replace(piece, value=self._copy(piece.value, memo, devices)) for piece in plain]
+        with ThreadPoolExecutor(2, thread_name_prefix="accelerate-copy") as pool:
+            copied = [replace(piece, value=self._copy(piece.value, memo, devices, pool)) for piece in plain]
         for device in devices:
             getattr(torch, device.type).synchronize(device)
         return copied
@@ -53,20 +56,20 @@ class Staging:
             self._region = None  # before the new one, so that they are not both there
             self._region = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
 
-    def _copy(self, value: Any, memo: dict[Any, torch.Tensor], devices: set[torch.device]) -> Any:
+    def _copy(self, value: Any, memo: dict[Any, torch.Tensor], devices: set[torch.device], pool: Executor) -> Any:
         if isinstance(value, torch.Tensor):
             # Tied tensors stay tied, so that torch.save writes them once.
             key = (value.device, value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
             if value.numel() == 0 or key not in memo:
-                memo[key] = self._place(value, devices)
+                memo[key] = self._place(value, devices, pool)
             return memo[key]
         if isinstance(value, dict):
-            return type(value)((key, self._copy(item, memo, devices)) for key, item in value.items())
+            return type(value)((key, self._copy(item, memo, devices, pool)) for key, item in value.items())
         if isinstance(value, (list, tuple)):
-            return type(value)(self._copy(item, memo, devices) for item in value)
+            return type(value)(self._copy(item, memo, devices, pool) for item in value)
         return value
 
-    def _place(self, tensor: torch.Tensor, devices: set[torch.device]) -> torch.Tensor:
+    def _place(self, tensor: torch.Tensor, devices: set[torch.device], pool: Executor) -> torch.Tensor:
         source = tensor.detach()
         if tensor.numel() == 0 or self._region is None or tensor.layout is not torch.strided:
             return source.clone()
@@ -75,7 +78,11 @@ class Staging:
         self._used += -(-size // _ALIGN) * _ALIGN
         if tensor.device.type not in ("cpu", "xla"):
             devices.add(tensor.device)
-        return there.copy_(source, non_blocking=tensor.device.type != "cpu")
+        if tensor.device.type == "cpu" and size > _LARGE:
+            pool.submit(there.copy_, source)
+        else:
+            there.copy_(source, non_blocking=tensor.device.type != "cpu")
+        return there
 
 
 def _on_gpu(value: Any) -> bool:
