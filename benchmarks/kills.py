@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # lives are forks: what takes long to import is there before
 from torch import nn
 
 from accelerate import Accelerator
@@ -54,7 +55,7 @@ class Steps:
 def train(
     folder: Path | None, note: Callable[[int, Seen], None], until: int | None, *, asynchronous: bool = False
 ) -> None:
-    """One life: resumes, then trains up to step ``until``, saving every few steps. Without a folder it saves nothing."""
+    """One life: resumes, then trains up to step ``until``, saving every few steps; saves nothing without a folder."""
     torch.manual_seed(0)
     random.seed(0)
     config = ProjectConfiguration(str(folder), automatic_checkpoint_naming=True, total_limit=1)
@@ -160,7 +161,7 @@ class Lives:
         return found + [f"step {step} was never seen" for step in sorted(missing)]
 
 
-def live_and_die(kills: int, *, seed: int, asynchronous: bool, folder: Path, longest: float = 0.1) -> Lives:
+def live_and_die(kills: int, *, seed: int, asynchronous: bool, folder: Path, longest: float = 0.4) -> Lives:
     """Trains in ``folder``, is killed ``kills`` times, and then lives to its end.
 
     Most lives are killed up to ``longest`` seconds after their first step, the others at any instant before it.
@@ -212,10 +213,11 @@ def main() -> int:
         told = live_and_die(arguments.kills // 2, seed=arguments.seed, asynchronous=asynchronous, folder=folder)
         faults = told.faults(undisturbed(told.last, folder))
         failed += len(faults)
+        how, taken = "background" if asynchronous else "foreground", time.monotonic() - started
+        beginnings = len({life[0][0] for life in told.lives if life})
         print(
-            f"{'background' if asynchronous else 'foreground'}: killed {told.killed} times in "
-            f"{time.monotonic() - started:.0f} s, {told.last} steps, {len({life[0][0] for life in told.lives if life})} "
-            f"different beginnings, left behind {told.leftovers}, {len(faults)} faults"
+            f"{how}: killed {told.killed} times in {taken:.0f} s, {told.last} steps, {beginnings} different "
+            f"beginnings, left behind {told.leftovers}, {len(faults)} faults"
         )
         for fault in faults[:10]:
             print(f"  {fault}")
