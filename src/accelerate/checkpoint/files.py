@@ -20,14 +20,15 @@ from accelerate.checkpoint.tensors import write_tensors
 from accelerate.errors import CheckpointError, CheckpointNotFoundError
 from accelerate.logging import get_logger
 
-__all__ = ["clean_state_dict_for_safetensors", "load", "save", "write_model"]
+__all__ = ["clean_state_dict_for_safetensors", "load", "save", "write_model", "writes_here"]
 
 log = get_logger(__name__)
 
 PathLike = str | os.PathLike[str]
 
 
-def _writes(each_node: bool) -> bool:
+def writes_here(each_node: bool) -> bool:
+    """Whether this rank writes what is written once: the main process, or that of every machine."""
     held = runtime.find()
     if held is None:
         return True
@@ -43,7 +44,7 @@ def save(obj: Any, f: Any, save_on_each_node: bool = False, safe_serialization: 
     Raises:
         CheckpointError: the tensors cannot be written as safetensors.
     """
-    if not _writes(save_on_each_node):
+    if not writes_here(save_on_each_node):
         return
     if not isinstance(f, (str, os.PathLike)):
         if safe_serialization:
@@ -106,7 +107,7 @@ def write_model(
     """
     if os.path.isfile(folder):
         raise CheckpointNotFoundError(f"save_model needs a folder, and {os.fspath(folder)!r} is a file.")
-    if not _writes(each_node):
+    if not writes_here(each_node):
         return
     from accelerate.checkpoint.parts import shards_of
 
