@@ -287,3 +287,7 @@ def test_unwrapping_gives_the_users_model() -> None:
         return acc.unwrap_model(model) is bare and isinstance(bare, Net) and acc.unwrap_model(bare) is bare
 
     assert all(run_world(rank_main, 2, how="fork"))
+
+
+def test_one_process_needs_no_launcher() -> None:
+    check(Job(fresh(), steps=4), 1, lambda: plugin(1))

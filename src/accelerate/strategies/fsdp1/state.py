@@ -72,6 +72,11 @@ class Fsdp1StateAdapter(ShardedStateAdapter):
         stepped = {name for group in _names(optimizer, model) for name in group}
         return {name: value for name, value in self.tensors(model).items() if name in stepped}
 
+    def optimizer_names(
+        self, optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module | None]
+    ) -> list[list[str]]:
+        return _names(optimizer, _only_model(optimizer, models))
+
     def optimizer_state(
         self, optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module | None]
     ) -> OptimizerState:

@@ -130,6 +130,9 @@ class Fsdp1Strategy(ShardedStrategy):
         }
         with context, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*FullyShardedDataParallel.*deprecat.*")
+            if self.mesh.size() == 1:
+                warnings.filterwarnings("ignore", message="FSDP is switching to use `NO_SHARD`")
+                warnings.filterwarnings("ignore", message="The `NO_SHARD` sharding strategy is deprecated")
             try:
                 return FullyShardedDataParallel(model, **kwargs)
             except ValueError as error:
@@ -249,4 +252,4 @@ class Fsdp1Strategy(ShardedStrategy):
     def state(self) -> StateAdapter:
         from accelerate.strategies.fsdp1.state import Fsdp1StateAdapter
 
-        return Fsdp1StateAdapter()
+        return Fsdp1StateAdapter(whole=self.brings_together)

@@ -33,6 +33,11 @@ class Fsdp2StateAdapter(ShardedStateAdapter):
     ) -> dict[str, torch.Tensor]:
         return parameters_by_name(optimizer, parameter_names(optimizer, models)[0])
 
+    def optimizer_names(
+        self, optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module | None]
+    ) -> list[list[str]]:
+        return parameter_names(optimizer, models)[0]
+
     def optimizer_state(
         self, optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module | None]
     ) -> OptimizerState:

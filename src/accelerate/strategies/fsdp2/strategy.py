@@ -102,4 +102,4 @@ class Fsdp2Strategy(ShardedStrategy):
     def state(self) -> StateAdapter:
         from accelerate.strategies.fsdp2.state import Fsdp2StateAdapter
 
-        return Fsdp2StateAdapter()
+        return Fsdp2StateAdapter(whole=self.brings_together)

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from accelerate.checkpoint import dcp
 from accelerate.checkpoint.adapter import LoadReport, ModelState, OptimizerState
+from accelerate.checkpoint.divided import read_model, read_optimizer
 from accelerate.checkpoint.plain import check_tensors, raise_mismatch
 from accelerate.comm.base import Collectives
 from accelerate.errors import CheckpointMismatchError
@@ -77,11 +78,7 @@ def save_optimizer_folder(state: OptimizerState, folder: Path, collectives: Coll
 
 
 def load_model_folder(
-    adapter: ShardedStateAdapter,
-    model: torch.nn.Module,
-    folder: Path,
-    *,
-    strict: bool = True,
+    adapter: ShardedStateAdapter, model: torch.nn.Module, folder: Path, *, strict: bool = True
 ) -> LoadReport:
     """Collective. Reads a folder into a divided model, each rank its own parts.
 
@@ -90,45 +87,12 @@ def load_model_folder(
     """
     own = {name: t for name, t in adapter.tensors(model).items() if isinstance(t, torch.Tensor)}
     meta = {name: torch.empty(shape, device="meta") for name, shape in dcp.shapes(folder, MODEL).items()}
-    what = f"model {type(getattr(model, 'module', model)).__name__}"
+    what = f"model {type(adapter.bare(model)).__name__}"
     report = check_tensors(own, meta, adapter.aliases(model), what)
     if strict:
         raise_mismatch(report, what)
-    keep = set(report.restored)
-
-    def template(path: tuple[str | int, ...], entry: Any) -> torch.Tensor | None:
-        name = ".".join(map(str, path[1:]))
-        return own[name] if path[0] == MODEL and name in keep else None
-
-    found = dcp.read(folder, template)
-    adapter.load_model_state(model, _flat(found.get(MODEL, {})), strict=False)
+    adapter.load_model_state(model, read_model(folder, own), strict=False)
     return report
-
-
-def read_model(
-    adapter: ShardedStateAdapter, model: torch.nn.Module, folder: Path, names: Mapping[str, str]
-) -> dict[str, torch.Tensor]:
-    """This rank's parts of those tensors in a folder whose names ``names`` maps to the model's; nothing is changed."""
-    own = adapter.tensors(model)
-
-    def template(path: tuple[str | int, ...], entry: Any) -> torch.Tensor | None:
-        target = own.get(names.get(".".join(map(str, path[1:])), "")) if path[0] == MODEL else None
-        if not isinstance(target, torch.Tensor) or tuple(target.shape) != tuple(entry.size):
-            return None
-        return torch.empty_like(target)
-
-    return _flat(dcp.read(folder, template).get(MODEL, {}))
-
-
-def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, torch.Tensor]:
-    """Tensors by dotted name, also where a name's dots had become levels."""
-    flat: dict[str, torch.Tensor] = {}
-    for key, value in nested.items():
-        if isinstance(value, torch.Tensor):
-            flat[f"{prefix}{key}"] = value
-        elif isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{key}."))
-    return flat
 
 
 def load_optimizer_folder(
@@ -140,35 +104,8 @@ def load_optimizer_folder(
     strict: bool = True,
 ) -> LoadReport:
     """Collective. Reads a folder into the optimizer of divided models, each rank its own parts."""
-    state = read_optimizer(adapter, optimizer, models, folder)
+    state = read_optimizer(folder, adapter.layout(optimizer, models))
     return adapter.load_optimizer_state(optimizer, models, state, strict=strict)
-
-
-def read_optimizer(
-    adapter: ShardedStateAdapter,
-    optimizer: torch.optim.Optimizer,
-    models: Sequence[torch.nn.Module | None],
-    folder: Path,
-) -> OptimizerState:
-    """This rank's parts of the optimizer state in a folder; nothing is changed."""
-    layout = adapter.layout(optimizer, models)
-
-    def template(path: tuple[str | int, ...], entry: Any) -> torch.Tensor:
-        name = path[2] if len(path) == 4 and path[:2] == (OPTIMIZER, "state") else None
-        parameter = layout.get(str(name)) if name is not None else None
-        if isinstance(parameter, DTensor) and tuple(entry.size) == tuple(parameter.shape):
-            local = torch.empty_like(parameter.to_local(), dtype=entry.properties.dtype)
-            return DTensor.from_local(
-                local,
-                parameter.device_mesh,
-                parameter.placements,
-                run_check=False,
-                shape=parameter.shape,
-                stride=parameter.stride(),
-            )
-        return torch.empty(entry.size, dtype=entry.properties.dtype)
-
-    return optimizer_from(dcp.read(folder, template))
 
 
 def gathered_optimizer(state: OptimizerState) -> OptimizerState | None:

@@ -72,11 +72,11 @@ def _write(path: Path, value: Any) -> None:
         writer.close()
 
 
-def _chosen(model: torch.nn.Module, state: ModelState, adapter_only: bool) -> dict[str, Any]:
+def _chosen(bare: torch.nn.Module, state: ModelState, adapter_only: bool) -> dict[str, Any]:
     """The tensors to save under the names to save them: all, or those of a PEFT model's active adapter."""
-    if not adapter_only or not is_peft_model(getattr(model, "module", model)):
+    if not adapter_only or not is_peft_model(bare):
         return dict(state.tensors)
-    names = adapter_names(getattr(model, "module", model), state.tensors)
+    names = adapter_names(bare, state.tensors)
     return {saved: state.tensors[own] for saved, own in names.items()}
 
 
@@ -103,7 +103,7 @@ def save_fsdp_model(
     held, kind, root = runtime.current(), _kind(fsdp_plugin), Path(output_dir)
     adapter = adapter_for(fsdp_plugin)
     state = adapter.model_state(model)
-    tensors = _chosen(model, state, adapter_only)
+    tensors = _chosen(adapter.bare(model), state, adapter_only)
     aliases = {name: kept for name, kept in state.aliases.items() if kept in tensors}
     if kind == "FULL_STATE_DICT":
         whole = {name: _whole(value) for name, value in tensors.items()}
@@ -149,15 +149,16 @@ def load_fsdp_model(
     """
     held, root = runtime.current(), Path(input_dir)
     adapter = adapter_for(fsdp_plugin)
-    partial = adapter_only and is_peft_model(getattr(model, "module", model))
-    names = adapter_names(getattr(model, "module", model), adapter.model_state(model).tensors) if partial else None
+    partial = adapter_only and is_peft_model(adapter.bare(model))
+    names = adapter_names(adapter.bare(model), adapter.model_state(model).tensors) if partial else None
     folder, file = root / f"{MODEL_NAME}_{model_index}", root / _file(MODEL_NAME, model_index)
     local = root / _file(MODEL_NAME, model_index, held.topology.rank)
     folder = folder if dcp.is_folder(folder) or not dcp.is_folder(root) else root
     if dcp.is_folder(folder):
         if names is None:
             return folders.load_model_folder(adapter, model, folder)
-        found: Mapping[str, Any] = folders.read_model(adapter, model, folder, names)
+        own = adapter.tensors(model)
+        found: Mapping[str, Any] = folders.read_model(folder, {saved: own[name] for saved, name in names.items()})
     elif file.is_file():
         found = read_object(file, allow_pickle=False)
     elif local.is_file():

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 
 from accelerate.checkpoint.adapter import LoadReport, ModelState, StateAdapter
@@ -67,6 +68,14 @@ class ShardedStateAdapter(StateAdapter):
     """What the adapters of both versions share. Every method is collective."""
 
     sharded: ClassVar[bool] = True
+
+    def __init__(self, *, whole: bool = False) -> None:
+        self.whole = whole
+
+    def bare(self, model: torch.nn.Module) -> torch.nn.Module:
+        """The user's own module."""
+        inner = getattr(model, "_orig_mod", model)
+        return getattr(inner, "module", inner) if isinstance(inner, FullyShardedDataParallel) else inner
 
     @abstractmethod
     def tensors(self, model: torch.nn.Module) -> dict[str, Any]:

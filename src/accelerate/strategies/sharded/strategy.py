@@ -239,6 +239,12 @@ class ShardedStrategy(Strategy[Any]):
 
     # Stepping
 
+    @property
+    def brings_together(self) -> bool:
+        """Whether checkpoints are to hold whole state in single files (FULL_STATE_DICT)."""
+        kind = self.options.state_dict_type
+        return str(getattr(kind, "name", kind)).upper() == "FULL_STATE_DICT"
+
     def paused_averages(self) -> ExitStack:
         """Contexts in which gradients of whole parameters are not averaged."""
         stack = ExitStack()
