@@ -134,6 +134,26 @@ def test_tensors_go_to_the_device() -> None:
     assert run_world(each, 2) == [[True], [True]]
 
 
+@pytest.mark.parametrize("dataset", [Numbers, Stream])
+def test_a_loader_that_makes_no_batches(dataset: Any) -> None:
+    def each(rank: int, n: int) -> list[Any]:
+        loader = dispatched(lambda: DataLoader(dataset(5), batch_size=None), rank, n)
+        return [(entry, loader.end_of_dataloader) for entry in loader]
+
+    first, second = run_world(each, 2)
+    assert first == [(0, False), (2, False), (4, True)]
+    assert second == [(1, False), (3, False), (0, True)]
+
+
+def test_batches_of_no_fixed_size() -> None:
+    def each(rank: int, n: int) -> list[Any]:
+        batches = [[0], [1, 2, 3], [4, 5]]
+        loader = dispatched(lambda: DataLoader(Numbers(6), batch_sampler=batches), rank, n)
+        return [(batch.tolist(), loader.remainder) for batch in loader]
+
+    assert run_world(each, 2) == [[([0], -1), ([4, 5], 2)], [([1, 2, 3], -1), ([0], 2)]]
+
+
 def test_the_end_is_known_on_every_rank() -> None:
     def each(rank: int, n: int) -> list[Any]:
         loader = dispatched(lambda: DataLoader(Numbers(10), batch_size=2), rank, n)

@@ -197,10 +197,13 @@ def _sending(loader: DataLoaderDispatcher, run: Run, channel: Channel) -> Iterat
 
 def _messages(plan: Plan, run: Run, step: Step, head: list[Any]) -> list[Message]:
     size, width = run.geometry.batch_size, run.geometry.per_step
-    if len(head) < width:
+    filled = run.emission is not None and plan.even_batches  # by the sampler, which costs no memory
+    if len(head) < width and not (filled and size is not None):
         head.extend(step.batches[: width - len(head)])
     if plan.slice_fn is not None:
         parts, real = sliced(step.batches, plan.count, plan.slice_fn, even=plan.even_batches, head=head)
+    elif filled and not plan.split_batches:
+        parts, real = step.batches, 0
     else:
         parts, real = shares(
             step.batches, plan.count, split=plan.split_batches, size=size, even=plan.even_batches, head=head

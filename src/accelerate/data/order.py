@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch.utils.data import RandomSampler, SequentialSampler
+from torch.utils.data import RandomSampler, Sampler, SequentialSampler
 
 from accelerate.data.sampler import DrawnRandomSampler, SeedableRandomSampler
 from accelerate.data.seeds import draw, mix
@@ -26,13 +26,19 @@ _FIXED = (SequentialSampler, SeedableRandomSampler, DrawnRandomSampler)
 
 
 def samplers(owner: Any) -> Iterator[Any]:
-    """A batch sampler and what is inside it, outermost first."""
+    """A batch sampler and the samplers inside it, under whatever name, outermost first."""
     seen: set[int] = set()
-    while owner is not None and id(owner) not in seen:
-        seen.add(id(owner))
-        yield owner
-        held = vars(owner) if hasattr(owner, "__dict__") else {}
-        owner = held.get("batch_sampler", held.get("sampler"))
+    waiting = [owner]
+    while waiting:
+        part = waiting.pop(0)
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield part
+        for name, value in vars(part).items() if hasattr(part, "__dict__") else ():
+            inner = value if isinstance(value, (list, tuple)) else [value]
+            named = name in ("batch_sampler", "sampler") and value is not None and inner is not value
+            waiting += [each for each in inner if named or isinstance(each, Sampler)]
 
 
 def random_sampler(sampler: Any) -> bool:

@@ -239,8 +239,9 @@ def _replaced(loader: DataLoader[Any], old: Any, new: Any) -> dict[str, Any]:
     if is_plain(held):
         return {"sampler": new, "batch_sampler": BatchSampler(new, held.batch_size, held.drop_last)}
     for part in samplers(held):
-        if getattr(part, "sampler", None) is old:
-            part.sampler = new
+        for name, value in vars(part).items() if hasattr(part, "__dict__") else ():
+            if value is old:
+                setattr(part, name, new)
     return {"sampler": new if loader.sampler is old else loader.sampler, "batch_sampler": held}
 
 

@@ -224,5 +224,5 @@ def _length(loader: DataLoaderAdapter) -> int | None:
     sampler = getattr(shard.batch_sampler, "sampler", None)
     try:
         return len(shard.batch_sampler) if sampler is None else len(sampler)
-    except TypeError:
+    except (TypeError, NotImplementedError):
         return None

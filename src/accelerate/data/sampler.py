@@ -169,7 +169,7 @@ class BatchSamplerShard(BatchSampler):
             if not is_plain(inner) or start.samples is None:
                 return max(0, len(inner) - start.batches)
             left = max(0, len(inner.sampler) - start.samples)
-        except TypeError:
+        except (TypeError, NotImplementedError):
             return None
         size = int(inner.batch_size)
         return left // size if inner.drop_last else -(-left // size)

@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from torch.utils.data.distributed import DistributedSampler
 
 from accelerate.data.skip import skip_first_batches
@@ -322,6 +330,58 @@ def test_workers_draw_what_they_would_have_drawn_from_the_epoch_that_follows() -
     torch.set_rng_state(rng)
     epochs(again, 1)
     assert epochs(again, 1) == wanted
+
+
+class Mixture(Sampler):
+    """Takes turns among samplers that it keeps under names of its own, each with a generator."""
+
+    def __init__(self) -> None:
+        self.first = RandomSampler(range(8), generator=torch.Generator().manual_seed(1))
+        self.others = [SubsetRandomSampler(range(8, 14)), WeightedRandomSampler([1.0] * 4, 4)]
+
+    def __iter__(self) -> Iterator[int]:
+        orders = [list(self.first), *[[number % 14 for number in other] for other in self.others]]
+        return itertools.chain(*orders)
+
+    def __len__(self) -> int:
+        return 18
+
+
+@pytest.mark.parametrize("seedable", [True, False])
+def test_samplers_inside_a_sampler_of_the_users_come_again(seedable: bool) -> None:
+    def make(**how: Any) -> Any:
+        return prepare(DataLoader(Numbers(14), batch_size=3, sampler=Mixture()), use_seedable_sampler=seedable, **how)
+
+    torch.manual_seed(1)
+    loader = make(data_seed=2)
+    orders = epochs(loader, 2)
+    assert orders[0] != orders[1]
+    iterator = iter(loader)
+    next(iterator), next(iterator)
+    state = loader.state_dict()
+    wanted = ids(iterator)
+    torch.manual_seed(3)
+    again = make()
+    again.load_state_dict(through_json(state))
+    assert epochs(again, 1) == [wanted]
+
+
+def test_an_endless_sampler() -> None:
+    class Endless(Sampler):
+        def __iter__(self) -> Iterator[int]:
+            return itertools.cycle(range(10))
+
+    def make(rank: int) -> Any:
+        return prepare(DataLoader(Numbers(10), batch_size=3, sampler=Endless()), 2, rank)
+
+    for rank in range(2):
+        loader = make(rank)
+        iterator = iter(loader)
+        first = [next(iterator).tolist() for _ in range(4)]
+        assert first[0] == [3 * rank, 3 * rank + 1, 3 * rank + 2] and loader.batches_left is None
+        again = make(rank)
+        again.load_state_dict(loader.state_dict())
+        assert next(iter(again)).tolist() == next(iterator).tolist()
 
 
 def test_two_loaders_at_different_places() -> None:
