@@ -61,7 +61,6 @@ PENDING: dict[str, tuple[str, str]] = {
     "MegatronLMOptimizerWrapper": (_CLASS, _MEGATRON),
     "MegatronLMSchedulerWrapper": (_CLASS, _MEGATRON),
     "T5TrainStep": (_CLASS, _MEGATRON),
-    "add_model_config_to_megatron_parser": (_FUNCTION, _MEGATRON),
     "apply_fp8_autowrap": (_FUNCTION, _TE),
     "avg_losses_across_data_parallel_group": (_FUNCTION, _MEGATRON),
     "build_pipeline": (_FUNCTION, _PIPELINE),

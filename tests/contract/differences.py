@@ -27,7 +27,6 @@ UNBUILT = {
     "MegatronLMOptimizerWrapper",
     "MegatronLMSchedulerWrapper",
     "T5TrainStep",
-    "add_model_config_to_megatron_parser",
     "avg_losses_across_data_parallel_group",
     "gather_across_data_parallel_groups",
     "DeepSpeedEngineWrapper",

@@ -36,6 +36,7 @@ HOMES = {
         "InitProcessGroupKwargs KwargsHandler ProfileKwargs"
     ),
     "accelerate.config.megatron": "MegatronLMPlugin",
+    "accelerate.config.megatron_models": "add_model_config_to_megatron_parser",
     "accelerate.config.parallelism": (
         "DeepSpeedSequenceParallelConfig ParallelismConfig TorchContextParallelConfig "
         "TorchTensorParallelConfig TorchTensorParallelPlugin"
@@ -114,7 +115,7 @@ HOMES = {
     "accelerate.unbuilt": (
         "AbstractTrainStep BertTrainStep DeepSpeedEngineWrapper DeepSpeedOptimizerWrapper "
         "DeepSpeedSchedulerWrapper DummyOptim DummyScheduler GPTTrainStep MegatronLMDummyDataLoader "
-        "MegatronLMDummyScheduler T5TrainStep add_model_config_to_megatron_parser apply_fp8_autowrap "
+        "MegatronLMDummyScheduler T5TrainStep apply_fp8_autowrap "
         "avg_losses_across_data_parallel_group compile_regions_deepspeed compile_regions_fsdp2 "
         "contextual_fp8_autocast convert_model install_xla load_and_quantize_model"
     ),

@@ -82,6 +82,7 @@ from accelerate.config.handlers import InitProcessGroupKwargs as InitProcessGrou
 from accelerate.config.handlers import KwargsHandler as KwargsHandler
 from accelerate.config.handlers import ProfileKwargs as ProfileKwargs
 from accelerate.config.megatron import MegatronLMPlugin as MegatronLMPlugin
+from accelerate.config.megatron_models import add_model_config_to_megatron_parser as add_model_config_to_megatron_parser
 from accelerate.config.parallelism import DeepSpeedSequenceParallelConfig as DeepSpeedSequenceParallelConfig
 from accelerate.config.parallelism import ParallelismConfig as ParallelismConfig
 from accelerate.config.parallelism import TorchContextParallelConfig as TorchContextParallelConfig
@@ -247,7 +248,6 @@ from accelerate.unbuilt import GPTTrainStep as GPTTrainStep
 from accelerate.unbuilt import MegatronLMDummyDataLoader as MegatronLMDummyDataLoader
 from accelerate.unbuilt import MegatronLMDummyScheduler as MegatronLMDummyScheduler
 from accelerate.unbuilt import T5TrainStep as T5TrainStep
-from accelerate.unbuilt import add_model_config_to_megatron_parser as add_model_config_to_megatron_parser
 from accelerate.unbuilt import apply_fp8_autowrap as apply_fp8_autowrap
 from accelerate.unbuilt import avg_losses_across_data_parallel_group as avg_losses_across_data_parallel_group
 from accelerate.unbuilt import compile_regions_deepspeed as compile_regions_deepspeed
