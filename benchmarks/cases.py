@@ -164,6 +164,21 @@ def _launch_two(name: str, interpreters: list[Interpreter], repeats: int) -> lis
     return rows
 
 
+def _fsdp2_memory(name: str, interpreters: list[Interpreter], repeats: int) -> list[Row]:
+    commands: Commands = {}
+    for who in interpreters:
+        start = [who.python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+        for how in ("by_hand", "prepared"):
+            commands[who, how] = [*start, str(WORKERS / "fsdp2.py"), how]
+    rows = []
+    for who, runs in take_turns(commands, repeats, warmup=0).items():
+        by_hand, prepared = (
+            Samples([value for ran in runs[how] for value in ran.data()["peak"]]) for how in ("by_hand", "prepared")
+        )
+        rows.append(_row(name, "peak memory of a prepared FSDP2 step over fully_shard", who, by_hand, prepared, 1.03))
+    return rows
+
+
 def _case(name: str, about: str, measure: Callable[[str, list[Interpreter], int], list[Row]], repeats: int) -> Case:
     return Case(name=name, about=about, measure=measure, repeats=repeats)
 
@@ -220,6 +235,21 @@ CASES: dict[str, Case] = {
             ),
             3,
         ),
+        _case(
+            "step_fsdp2",
+            "a step of a transformer sharded by FSDP2 over two processes",
+            functools.partial(
+                _worker,
+                file="fsdp2.py",
+                ranks=2,
+                pairs=[
+                    ("prepared step over fully_shard by hand", "by_hand", "prepared", 1.03),
+                    ("the same, processor time", "by_hand/cpu", "prepared/cpu", 1.03),
+                ],
+            ),
+            3,
+        ),
+        _case("memory_fsdp2", "peak memory of the same", _fsdp2_memory, 3),
         _case("import_time", "importing the package, and its main class", _imports, 7),
         _case("cli_help", "accelerate --help", _help, 5),
         _case("launch_empty", "accelerate launch of an empty script", _launch_empty, 5),
