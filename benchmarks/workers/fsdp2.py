@@ -1,8 +1,8 @@
 """One step of a transformer that ``fully_shard`` divides over two processes: by hand, and prepared.
 
-    fsdp2.py             step times of both, in turns
-    fsdp2.py by_hand     peak memory of one of them, which needs a process of its own
-    fsdp2.py prepared
+fsdp2.py             step times of both, in turns
+fsdp2.py by_hand     peak memory of one of them, which needs a process of its own
+fsdp2.py prepared
 """
 
 from __future__ import annotations
