@@ -21,7 +21,7 @@ from accelerate.runtime import isolated
 from accelerate.test_utils.forked import Outcome, RanksFailedError
 from accelerate.topology import Topology
 
-__all__ = ["fake_world", "thread_world"]
+__all__ = ["fake_world", "thread_world", "watch_collectives"]
 
 
 def _topology(rank: int, n: int, num_nodes: int) -> Topology:
@@ -124,6 +124,27 @@ def _values(reports: list[_Report]) -> list[Any]:
     own = [outcome for outcome in outcomes if not isinstance(outcome.error, SystemExit)] or outcomes
     first = next(outcome for outcome in own if outcome.ended != "returned")
     raise RanksFailedError(own) from first.error
+
+
+@contextmanager
+def watch_collectives() -> Iterator[dict[int, list[str]]]:
+    """What each rank of a world of threads sends to its groups from now on: rank → kinds of collectives, in order."""
+    private: Any = importlib.import_module("torch.testing._internal.distributed.multi_threaded_pg")
+    group = private.ProcessLocalGroup
+    start = group._start_coll.__func__
+    sent: dict[int, list[str]] = {}
+
+    def noted(cls: Any, collective: Any, pg: Any) -> Any:
+        # The thread's number, since a rank in a smaller group has another one there.
+        rank = int(threading.current_thread().name.rpartition("-")[2])
+        sent.setdefault(rank, []).append(type(collective).__name__)
+        return start(cls, collective, pg)
+
+    group._start_coll = classmethod(noted)
+    try:
+        yield sent
+    finally:
+        group._start_coll = classmethod(start)
 
 
 def fake_world(fn: Callable[[int, int], Any], n: int, num_nodes: int) -> list[Any]:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import Literal, TypeVar
 
 from accelerate.test_utils.forked import GRACE, ForkedWorld, Outcome, RanksFailedError, fork_process, fork_world
-from accelerate.test_utils.threaded import fake_world, thread_world
+from accelerate.test_utils.threaded import fake_world, thread_world, watch_collectives
 
-__all__ = ["ForkedWorld", "Outcome", "RanksFailedError", "fork_process", "fork_world", "run_world"]
+__all__ = ["ForkedWorld", "Outcome", "RanksFailedError", "fork_process", "fork_world", "run_world", "watch_collectives"]
 
 Value = TypeVar("Value")
 
