@@ -215,7 +215,8 @@ class SteppingMixin:
             factor = window.owed(_sum_over_ranks, self.strategy.gradient_divisor(), self._item_unit or 1.0)
             if factor is not None:
                 models = window.models or self._models
-                scale_gradients((p for model in models for p in model.parameters()), factor)
+                if not self.strategy.scale_gradients(models, factor):
+                    scale_gradients((p for model in models for p in model.parameters()), factor)
         for optimizer in self._optimizers:
             optimizer._before_step = None
 

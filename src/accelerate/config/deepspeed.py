@@ -73,7 +73,9 @@ class DeepSpeedPlugin:
 
     def __post_init__(self) -> None:
         given = {name: "code" for name in _KEYS if getattr(self, name) is not None}
-        given.update(fill(self))
+        launched = fill(self)
+        given.update(launched)
+        self._launched = launched
         self._selected = False
         if self.hf_ds_config is None:
             self.hf_ds_config = HfDeepSpeedConfig(self._stock())
@@ -190,6 +192,10 @@ class DeepSpeedPlugin:
     def is_auto(self, ds_key_long: str) -> bool:
         """Whether a dotted key is left to be filled."""
         return bool(self.get_value(ds_key_long) == "auto")
+
+    def origin(self, name: str) -> str | None:
+        """The variable of the launch that decided a field; None where code or DeepSpeed's configuration did."""
+        return None if "hf_ds_config" in self._launched else self._launched.get(name)
 
     def fill_match(
         self, ds_key_long: str, mismatches: list[str] | None = None, must_match: bool = True, **kwargs: Any

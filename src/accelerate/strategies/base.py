@@ -245,6 +245,11 @@ class Strategy(ABC, Generic[Options]):
 
         torch.nn.utils.clip_grad_value_(parameters, clip_value)
 
+    def scale_gradients(self, models: Iterable[torch.nn.Module], factor: float) -> bool:
+        """Multiplies the gradients of ``models`` where an engine keeps them; False where they are the parameters' own
+        ``grad``, which is then the caller's to do."""
+        return False
+
     def gradient_divisor(self) -> int:
         """By how many ranks a summed gradient has been divided when backward returns (the averaging group's size)."""
         return self.runtime.topology.world_size

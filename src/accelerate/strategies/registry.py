@@ -68,6 +68,13 @@ def _fsdp2(selection: Selection) -> Strategy[Any]:
     return Fsdp2Strategy(selection.fsdp)
 
 
+def _deepspeed(selection: Selection) -> Strategy[Any]:
+    from accelerate.config.deepspeed import DeepSpeedPlugin
+    from accelerate.strategies.deepspeed import DeepSpeedStrategy
+
+    return DeepSpeedStrategy(selection.deepspeed or DeepSpeedPlugin())
+
+
 def _not_built(capability: str) -> Factory:
     def refuse(selection: Selection) -> Strategy[Any]:
         raise NotBuiltError(
@@ -84,7 +91,7 @@ _table: dict[str, Factory] = {
     "fsdp": _fsdp,
     "fsdp1": _fsdp1,
     "fsdp2": _fsdp2,
-    "deepspeed": _not_built("DeepSpeed"),
+    "deepspeed": _deepspeed,
     "megatron": _not_built("Megatron-LM"),
     "xla": _not_built("Training on XLA devices"),
 }
