@@ -50,6 +50,16 @@ def test_two_processes_are_one_group(
     assert left() == []
 
 
+@pytest.mark.timeout(120)
+def test_a_missing_accelerator_is_said_once(launch: Launch, script: Script) -> None:
+    done = launch("--multi_gpu", "--num_processes", 2, script("from accelerate import PartialState\nPartialState()\n"))
+    assert done.code == 0
+    assert [line for line in done.screen.splitlines() if "gloo" in line and "[Gloo]" not in line] == [
+        "accelerate launch: --multi_gpu was asked for, but this machine shows no usable GPU. "
+        "The job runs 2 processes on the CPU with gloo."
+    ]
+
+
 @pytest.mark.timeout(150)
 def test_two_machines_on_one_host_are_one_group(script: Script, tmp_path: Path) -> None:
     with socket.socket() as holder:

@@ -127,6 +127,8 @@ def base_environment(job: Job, shape: Shape) -> dict[str, str | None]:
     values: dict[str, str | None] = dict(job.environment)
     if _DEVICE_OF.get(job.config.distributed_type or "") == "cpu":
         values["ACCELERATE_USE_CPU"] = "true"
+    if shape.notices:
+        values["ACCELERATE_DEVICE_NOTICE"] = "true"  # said by the launcher, so that the ranks need not say it again
     if shape.visible is not None:
         values[job.devices.visible_env or "CUDA_VISIBLE_DEVICES"] = ",".join(shape.visible)
     threads = job.config.num_cpu_threads_per_process

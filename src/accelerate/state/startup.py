@@ -43,7 +43,8 @@ def start(
     distributed = topology.world_size > 1
     name = str(dist.get_backend()) if distributed else None
     if distributed and topology.is_main:
-        _notice(kind, backend, cpu or env.flag("ACCELERATE_USE_CPU"), topology.world_size, name)
+        known = cpu or env.flag("ACCELERATE_USE_CPU") or env.flag("ACCELERATE_DEVICE_NOTICE")
+        _notice(kind, backend, known, topology.world_size, name)
     return runtime.install(
         Runtime(
             topology=topology,

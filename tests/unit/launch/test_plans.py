@@ -105,11 +105,13 @@ def test_a_missing_accelerator_is_said_once(planned: Planned, words: str, yaml: 
     notices = planned(words, yaml=yaml).notices
     assert len(notices) == 1
     assert says in notices[0] and "gloo" in notices[0]
+    assert planned(words, yaml=yaml).environment["ACCELERATE_DEVICE_NOTICE"] == "true"
 
 
 @pytest.mark.parametrize("words", ["--cpu --num_processes 2 train.py", "--num_processes 2 train.py", "train.py"])
 def test_nothing_is_said_where_no_accelerator_was_asked_for(planned: Planned, words: str) -> None:
     assert planned(words).notices == ()
+    assert "ACCELERATE_DEVICE_NOTICE" not in planned(words).environment
 
 
 def test_cpu_reaches_the_processes(planned: Planned) -> None:
