@@ -6,19 +6,23 @@ import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from accelerate import runtime
-from accelerate.checkpoint import dcp, layout
+from accelerate.checkpoint import layout
 from accelerate.checkpoint.adapter import ModelState, OptimizerState
 from accelerate.checkpoint.manifest import FileRecord
 from accelerate.checkpoint.parts import Piece, Record, Subject, bare_optimizer, model_signature, optimizer_record
 from accelerate.checkpoint.store import Transaction
 from accelerate.errors import CheckpointError
 
-__all__ = ["Parts", "Receipt", "read_model", "read_optimizer", "whole_optimizer"]
+if TYPE_CHECKING:
+    from accelerate.checkpoint.dcp import FolderWriter
+
+# torch.distributed.checkpoint takes long to import, and only who divides state needs it.
+__all__ = ["Parts", "Receipt", "model_shapes", "read_model", "read_optimizer", "whole_optimizer"]
 
 # As the public functions for one divided model or optimizer lay folders out.
 MODEL, OPTIMIZER, ALIASES = "model", "optimizer", "aliases"
@@ -51,13 +55,15 @@ class Parts:
         self._folder = folder
         self._durable = durable
         self._asynchronous = asynchronous
-        self._writers: list[dcp.FolderWriter] = []
+        self._writers: list[FolderWriter] = []
         self.records: list[Record] = []
 
     def __bool__(self) -> bool:
         return bool(self._writers)
 
     def _add(self, name: str, state: dict[str, Any]) -> None:
+        from accelerate.checkpoint import dcp
+
         if self._asynchronous:
             state = dcp.staged(state)
         collectives = runtime.current().collectives
@@ -139,6 +145,13 @@ def whole_pieces(
 # Reading
 
 
+def model_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes of a model's tensors in its folder, by name."""
+    from accelerate.checkpoint import dcp
+
+    return dcp.shapes(folder, MODEL)
+
+
 def read_model(folder: Path, like: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """A model's tensors from its folder: this rank's part where ``like`` has a divided tensor, whole elsewhere."""
 
@@ -146,6 +159,8 @@ def read_model(folder: Path, like: Mapping[str, torch.Tensor]) -> dict[str, Any]
         if path[0] != MODEL:
             return None
         return _room(like.get(".".join(map(str, path[1:]))), entry)
+
+    from accelerate.checkpoint import dcp
 
     nested = dcp.read(folder, target).get(MODEL, {})
     return dict(_flat(nested))
@@ -166,6 +181,8 @@ def read_optimizer(folder: Path, like: Mapping[str, torch.Tensor]) -> OptimizerS
     def target(path: tuple[str | int, ...], entry: Any) -> torch.Tensor | None:
         name = str(path[2]) if len(path) > 3 and path[1] == "state" else None
         return _room(like.get(name) if name is not None else None, entry)
+
+    from accelerate.checkpoint import dcp
 
     found = dcp.read(folder, target).get(OPTIMIZER, {})
     groups = found.get("param_groups") or []

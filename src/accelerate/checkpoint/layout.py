@@ -15,6 +15,7 @@ __all__ = [
     "engine_folder",
     "index_name",
     "indexed",
+    "is_divided",
     "looks_like_checkpoint",
     "model_folder",
     "model_name",
@@ -102,6 +103,11 @@ def rng_name(rank: int) -> str:
 def custom_name(index: int) -> str:
     """The file of the registered object at ``index``."""
     return f"custom_checkpoint_{index}.pkl"
+
+
+def is_divided(path: Path) -> bool:
+    """Whether ``path`` is a folder in which ranks have written their parts."""
+    return (path / ".metadata").is_file()
 
 
 def looks_like_checkpoint(folder: Path) -> bool:

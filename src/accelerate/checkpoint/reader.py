@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from accelerate.checkpoint import dcp, divided, layout
+from accelerate.checkpoint import divided, layout
 from accelerate.checkpoint.adapter import OptimizerState
 from accelerate.checkpoint.manifest import MANIFEST, Manifest
 from accelerate.checkpoint.objects import read_object
@@ -59,7 +59,7 @@ class OpenCheckpoint:
     def _folder(self, record: Record) -> Path | None:
         """The folder of parts that a record's state is in; None where it is in files."""
         path = self.path / record["files"][0]
-        return path if dcp.is_folder(path) else None
+        return path if layout.is_divided(path) else None
 
     # Models
 
@@ -96,7 +96,7 @@ class OpenCheckpoint:
             found: Mapping[str, Any] = self._from_files(record)
             shapes = {n: tuple(t.shape) for n, t in found.items() if isinstance(t, torch.Tensor)}
         else:
-            shapes = dcp.shapes(folder, divided.MODEL)
+            shapes = divided.model_shapes(folder)
         shapes.update((name, shapes[kept]) for name, kept in self._aliases(record, shapes).items())
         return shapes
 
@@ -155,7 +155,7 @@ class OpenCheckpoint:
 
     def _folders(self, kind: str, name: Callable[[int], str]) -> list[Record]:
         found: list[Record] = []
-        while dcp.is_folder(self.path / name(len(found))):
+        while layout.is_divided(self.path / name(len(found))):
             index = len(found)
             found.append(
                 {"kind": kind, "index": index, "names": [], "token": "", "class": f"?.{kind}", "files": [name(index)]}
