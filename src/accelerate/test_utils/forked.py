@@ -6,6 +6,7 @@ A fork of a process that has torch imported costs milliseconds, where a new inte
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import multiprocessing
 import os
@@ -269,6 +270,8 @@ def _start(specs: list[ChildSpec], timeout: float, grace: float, store: Any) -> 
     context = multiprocessing.get_context("fork")
     folder = tempfile.TemporaryDirectory(prefix="ranks-")
     world = ForkedWorld(ranks=[], timeout=timeout, grace=grace, folder=folder, store=store)
+    # A collection in a rank would touch, and so copy, every object of every library imported here: seconds each.
+    gc.freeze()
     try:
         for index, spec in enumerate(specs):
             ours, theirs = context.Pipe()
@@ -284,4 +287,6 @@ def _start(specs: list[ChildSpec], timeout: float, grace: float, store: Any) -> 
     except BaseException:
         world.close()
         raise
+    finally:
+        gc.unfreeze()
     return world
