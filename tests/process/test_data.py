@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -308,6 +310,19 @@ def test_ranks_that_leave_a_loop_together_go_on() -> None:
 
     for rank, (seen, whole) in enumerate(run_world(each, 2, "fork")):
         assert seen == [rank, rank + 2] * 3 and whole == list(range(rank, 20, 2))
+
+
+def test_a_loader_that_is_open_when_the_program_ends_says_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "ends.py"
+    script.write_text(
+        "from torch.utils.data import DataLoader\n"
+        "from accelerate import Accelerator\n"
+        "loader = Accelerator(cpu=True).prepare(DataLoader(range(8), batch_size=2))\n"
+        "batches = iter(loader)\n"
+        "print(next(batches).tolist())\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[0, 1]\n", "")
 
 
 def test_the_whole_way_through_an_accelerator() -> None:

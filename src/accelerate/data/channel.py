@@ -8,7 +8,8 @@ follows the size of what was sent last, which every header tells, so that a step
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -137,10 +138,14 @@ class Channel:
         """Whether this rank is the one that sends."""
         return self.rank == READER
 
-    def leave(self) -> None:
+    def leave(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         """Tells the others that this rank takes no further part in the loop."""
-        if self._watch is not None and self._topic is not None:
+        if self._watch is None or self._topic is None or exiting():
+            return
+        try:
             self._watch.leave(self._topic)
+        except RuntimeError:  # the job's store went away first: nobody is left to be told
+            return
 
     def send(self, messages: Sequence[Message]) -> Message:
         """Collective, with ``receive`` on the others. Sends one message to each rank, and returns this rank's own."""

@@ -125,7 +125,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names its own iterator class
         plan, channel = self._accelerate, _connected(self._accelerate)
         run = start_run(self, reads=channel.reads)
-        done = False
+        done, stop = False, stop_run  # no global is there any more when the interpreter exits
         try:
             for message in _sending(self, run, channel) if channel.reads else _listening(channel):
                 run.progress.handed += 1
@@ -137,7 +137,7 @@ class DataLoaderDispatcher(DataLoaderAdapter, DataLoaderStateMixin):
             done = True
             plan.position.finish(run.progress)
         finally:
-            stop_run(self, run)
+            stop(self, run)
             if not done:
                 channel.leave()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import sys
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Any
@@ -49,9 +50,11 @@ def start_run(loader: Any, reads: bool = True) -> Run:
     return run
 
 
-def stop_run(loader: Any, run: Run) -> None:
-    """The iteration is over, or left."""
+def stop_run(loader: Any, run: Run, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+    """The iteration is over, or left. When the interpreter exits, the modules that would be told are gone already."""
     run.progress.running = False
+    if exiting():
+        return
     if loader._accelerate.run is run:
         loader._accelerate.run = None
         DataLoaderStateMixin.end(loader)

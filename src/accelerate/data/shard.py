@@ -54,7 +54,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
         super().__init__(dataset, use_stateful_dataloader=use_stateful_dataloader, _accelerate=plan, **kwargs)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names its own iterator class
-        run = start_run(self)
+        run, stop = start_run(self), stop_run  # no global is there any more when the interpreter exits
         try:
             if run.emission is None:
                 yield from _fetching_ahead(self, run)
@@ -64,7 +64,7 @@ class DataLoaderShard(DataLoaderAdapter, DataLoaderStateMixin):
                 yield from _known(self, run, run.emission)
             self._accelerate.position.finish(run.progress)
         finally:
-            stop_run(self, run)
+            stop(self, run)
 
 
 def _known(loader: DataLoaderShard, run: Run, emission: Emission) -> Iterator[Any]:
