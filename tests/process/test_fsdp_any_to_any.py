@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from accelerate.test_utils.world import run_world
+from accelerate.test_utils.world import RanksFailedError, run_world
 from sharded_jobs import Job, Result, accelerator, fresh, plain, plugin, train
 
 STEPS = 5
@@ -90,3 +91,25 @@ def test_goes_on_as_if_nothing_had_happened(
             assert result.losses == pytest.approx(wanted.losses[STEPS:], rel=1e-6), f"{key} -> {name} at {n}"
             for weight, tensor in result.weights.items():
                 assert torch.allclose(tensor, wanted.weights[weight], rtol=1e-5, atol=1e-6), (key, weight)
+
+
+@pytest.mark.parametrize("name", ["fsdp1", "fsdp2"])
+def test_a_save_on_the_main_process_alone_is_an_error_within_seconds(name: str, tmp_path: Path) -> None:
+    def rank_main(rank: int, n: int) -> None:
+        job = Job(fresh(), steps=1)
+        acc = accelerator(job, plugin_of(name))
+        model, optimizer = acc.prepare(job.model, job.optimizer(job.model.parameters()))
+        train(acc, job, model, optimizer)
+        if acc.is_main_process:
+            acc.save_state(tmp_path / "alone")
+        acc.wait_for_everyone()
+        train(acc, job, model, optimizer)
+
+    started = time.monotonic()
+    with pytest.raises(RanksFailedError) as failed:
+        run_world(rank_main, 2, how="fork", timeout=50)
+    assert time.monotonic() - started < 40
+    endings = {outcome.rank: outcome for outcome in failed.value.outcomes}
+    assert endings[0].ended == endings[1].ended == "raised", failed.value
+    assert "Call it on every rank" in endings[0].text
+    assert not (tmp_path / "alone").exists()

@@ -150,16 +150,18 @@ def fsdp2_switch_optimizer_parameters(optimizer: torch.optim.Optimizer, mapping:
     Raises:
         PrepareError: a parameter is not in the mapping, so that it would train nothing.
     """
+    # A tensor hashes as its id and compares element by element, so it cannot stand beside numbers as a key.
+    new_of = {id(key) if isinstance(key, torch.Tensor) else key: value for key, value in mapping.items()}
     for index, group in enumerate(optimizer.param_groups):
         fresh = []
         for old in group["params"]:
-            keys = [key for key in (old, id(old), old.data_ptr()) if key in mapping]
+            keys = [key for key in (id(old), old.data_ptr()) if key in new_of]
             if not keys:
                 raise PrepareError(
                     f"fsdp2_switch_optimizer_parameters() got no successor of a parameter of shape {tuple(old.shape)} "
                     f"in group {index}, which would go on training the old one. Give the mapping all of them."
                 )
-            fresh.append(mapping[keys[0]])
+            fresh.append(new_of[keys[0]])
         for old, new in zip(group["params"], fresh, strict=True):
             if old is not new and old in optimizer.state:
                 optimizer.state[new] = optimizer.state.pop(old)

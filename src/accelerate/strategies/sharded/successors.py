@@ -52,10 +52,8 @@ class Successors:
 
     def find(self, parameter: torch.Tensor) -> torch.Tensor | None:
         """The parameter in use now where ``parameter`` was replaced, else None."""
-        found = None
-        while (reference := self._new.get(parameter)) is not None and (newer := reference()) is not None:
-            parameter = found = newer
-        return found
+        reference = self._new.get(parameter)
+        return reference() if reference is not None else None
 
     def rebind(self, optimizer: torch.optim.Optimizer, convert: Convert) -> int:
         """Puts successors into the groups of a bare optimizer, in place, with the state moved along; how many."""
