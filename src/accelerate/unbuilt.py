@@ -38,7 +38,6 @@ def capability_of(value: Any) -> str | None:
 
 
 _FUNCTION, _CLASS = "function", "class"
-_DEEPSPEED = "training with DeepSpeed"
 _MEGATRON, _TE, _BNB, _PIPELINE = (
     "Megatron-LM training",
     "fp8 by Transformer Engine",
@@ -49,11 +48,6 @@ _MEGATRON, _TE, _BNB, _PIPELINE = (
 PENDING: dict[str, tuple[str, str]] = {
     "AbstractTrainStep": (_CLASS, _MEGATRON),
     "BertTrainStep": (_CLASS, _MEGATRON),
-    "DeepSpeedEngineWrapper": (_CLASS, _DEEPSPEED),
-    "DeepSpeedOptimizerWrapper": (_CLASS, _DEEPSPEED),
-    "DeepSpeedSchedulerWrapper": (_CLASS, _DEEPSPEED),
-    "DummyOptim": (_CLASS, _DEEPSPEED),
-    "DummyScheduler": (_CLASS, _DEEPSPEED),
     "GPTTrainStep": (_CLASS, _MEGATRON),
     "MegatronEngine": (_CLASS, _MEGATRON),
     "MegatronLMDummyDataLoader": (_CLASS, _MEGATRON),
@@ -64,17 +58,15 @@ PENDING: dict[str, tuple[str, str]] = {
     "apply_fp8_autowrap": (_FUNCTION, _TE),
     "avg_losses_across_data_parallel_group": (_FUNCTION, _MEGATRON),
     "build_pipeline": (_FUNCTION, _PIPELINE),
-    "compile_regions_deepspeed": (_FUNCTION, _DEEPSPEED),
+    "compile_regions_deepspeed": (_FUNCTION, "compilation by region under DeepSpeed"),
     "compile_regions_fsdp2": (_FUNCTION, "compilation by region before sharding"),
     "contextual_fp8_autocast": (_FUNCTION, _TE),
     "convert_model": (_FUNCTION, _TE),
     "find_pippy_batch_size": (_FUNCTION, _PIPELINE),
     "gather_across_data_parallel_groups": (_FUNCTION, _MEGATRON),
     "generate_device_map": (_FUNCTION, _PIPELINE),
-    "get_active_deepspeed_plugin": (_FUNCTION, _DEEPSPEED),
     "install_xla": (_FUNCTION, "the installer of torch_xla"),
     "load_and_quantize_model": (_FUNCTION, _BNB),
-    "map_pytorch_optim_to_deepspeed": (_FUNCTION, _DEEPSPEED),
     "pippy_forward": (_FUNCTION, _PIPELINE),
     "prepare_pippy": (_FUNCTION, _PIPELINE),
 }

@@ -12,6 +12,7 @@ from accelerate import devices, env, runtime
 from accelerate.comm.connection import backend_for, connect, in_use, set_timeout
 from accelerate.devices.base import DeviceBackend
 from accelerate.errors import StateError
+from accelerate.optional import available
 from accelerate.runtime import Runtime
 from accelerate.topology import Topology
 
@@ -45,7 +46,7 @@ def start(
     if distributed and topology.is_main:
         known = cpu or env.flag("ACCELERATE_USE_CPU") or env.flag("ACCELERATE_DEVICE_NOTICE")
         _notice(kind, backend, known, topology.world_size, name)
-    return runtime.install(
+    made = runtime.install(
         Runtime(
             topology=topology,
             device=device,
@@ -56,6 +57,12 @@ def start(
             verify_shapes=env.flag("ACCELERATE_DEBUG_MODE"),
         )
     )
+    if distributed and env.flag("ACCELERATE_USE_DEEPSPEED") and available("deepspeed"):
+        # Models may be created sharded before there is an Accelerator, which needs DeepSpeed's group.
+        from accelerate.strategies.deepspeed.library import connect as connect_engine
+
+        connect_engine(made)
+    return made
 
 
 def _place() -> Topology:

@@ -102,6 +102,9 @@ HOMES = {
     "accelerate.precision.calls": "get_grad_scaler get_mixed_precision_context_manager",
     "accelerate.progress": "tqdm",
     "accelerate.state.legacy": "get_current_device_type",
+    "accelerate.strategies.deepspeed.handle": "DeepSpeedEngineWrapper",
+    "accelerate.strategies.deepspeed.placeholders": "DummyOptim DummyScheduler",
+    "accelerate.strategies.deepspeed.wrappers": "DeepSpeedOptimizerWrapper DeepSpeedSchedulerWrapper",
     "accelerate.strategies.fsdp2.by_hand": (
         "disable_fsdp_ram_efficient_loading enable_fsdp_ram_efficient_loading ensure_weights_retied "
         "fsdp2_apply_ac fsdp2_canonicalize_names fsdp2_load_full_state_dict fsdp2_prepare_model "
@@ -113,8 +116,7 @@ HOMES = {
     "accelerate.sync": "wait_for_everyone",
     "accelerate.transforms.compile": "compile_regions has_compiled_regions is_compiled_module",
     "accelerate.unbuilt": (
-        "AbstractTrainStep BertTrainStep DeepSpeedEngineWrapper DeepSpeedOptimizerWrapper "
-        "DeepSpeedSchedulerWrapper DummyOptim DummyScheduler GPTTrainStep MegatronLMDummyDataLoader "
+        "AbstractTrainStep BertTrainStep GPTTrainStep MegatronLMDummyDataLoader "
         "MegatronLMDummyScheduler T5TrainStep apply_fp8_autowrap "
         "avg_losses_across_data_parallel_group compile_regions_deepspeed compile_regions_fsdp2 "
         "contextual_fp8_autocast convert_model install_xla load_and_quantize_model"

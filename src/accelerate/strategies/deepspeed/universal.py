@@ -18,7 +18,10 @@ from accelerate import runtime
 from accelerate.comm import operations
 from accelerate.errors import CheckpointError
 
+
 __all__ = ["convert", "load_converted", "zero_to_fp32"]
+
+_OPTIMIZER, _GROUPS = "optimizer_state_dict", "param_groups"
 
 
 def zero_to_fp32(checkpoint_dir: str | os.PathLike[str], name: str | None = None) -> dict[str, torch.Tensor]:
@@ -64,8 +67,12 @@ def load_converted(engine: Any, folder: Path, name: str, options: dict[str, Any]
     """Collective. Loads an engine's folder that other ranks or another stage wrote, by way of its universal form,
     which each machine makes beside the checkpoint (or in its temporary folder) and throws away again."""
     with _converted(folder, name) as base:
-        _complete(base / name, runtime.current().topology.world_size, stage3=engine.zero_optimization_stage() == 3)
+        whole = base / name
+        if runtime.current().topology.is_local_main:
+            _complete(whole, runtime.current().topology.world_size, stage3=engine.zero_optimization_stage() == 3)
+            _bridge(whole)
         operations.barrier()
+        groups = torch.load(whole / "zero" / "optimizer_state.pt", map_location="cpu", weights_only=False)[_GROUPS]
         before = engine._config.load_universal_checkpoint
         engine._config.load_universal_checkpoint = True
         try:
@@ -74,6 +81,7 @@ def load_converted(engine: Any, folder: Path, name: str, options: dict[str, Any]
             engine._config.load_universal_checkpoint = before
         if found is None:
             raise CheckpointError(f"DeepSpeed found nothing in the universal form of {folder / name}.")
+    _restore_groups(engine, groups)
     _restore_untrained(engine, folder, name)
 
 
@@ -102,8 +110,6 @@ def _converted(folder: Path, name: str) -> Iterator[Path]:
 
 def _complete(folder: Path, ranks: int, *, stage3: bool) -> None:
     """Gives every rank the file of common state that its engine looks for, which is alike for all."""
-    if not runtime.current().topology.is_local_main:
-        return
     known = sorted(folder.glob("*mp_rank_00_model_states.pt"))
     names = ["mp_rank_00_model_states.pt"]
     if stage3:
@@ -111,6 +117,44 @@ def _complete(folder: Path, ranks: int, *, stage3: bool) -> None:
     for name in names:
         if not (folder / name).exists():
             shutil.copy2(known[0], folder / name)
+
+
+def _bridge(folder: Path) -> None:
+    """Makes the universal form readable under every stage: stage 3 is written and read in another shape than 1 and 2."""
+    path = folder / "zero" / "optimizer_state.pt"
+    common = torch.load(path, map_location="cpu", weights_only=False)
+    written = common.get(_OPTIMIZER)
+    if written is None:
+        steps = [torch.load(p, weights_only=False) for p in sorted((folder / "zero").rglob("step.pt"))[:1]]
+        common[_OPTIMIZER] = {"state": {0: {"step": steps[0] if steps else 0}}, _GROUPS: common[_GROUPS]}
+    else:
+        from deepspeed import __version__
+
+        common.setdefault("ds_version", __version__)
+        _shape(folder, written["state"][0].get("step"))
+    torch.save(common, path)
+
+
+def _shape(folder: Path, step: Any) -> None:
+    """Gives the flat tensors that stage 3 writes their shapes, and every parameter its step."""
+    states = torch.load(next(folder.glob("*_model_states.pt")), map_location="cpu", weights_only=False)
+    shapes = {name: shape for group in states["param_shapes"] for name, shape in group.items()}
+    for name, shape in shapes.items():
+        place = folder / "zero" / name
+        for path in place.glob("*.pt"):
+            held = torch.load(path, map_location="cpu", weights_only=False)
+            if isinstance(held, torch.Tensor):
+                torch.save({"param": held.reshape(shape)}, path)
+        if step is not None:
+            torch.save(step, place / "step.pt")
+
+
+def _restore_groups(engine: Any, groups: list[dict[str, Any]]) -> None:
+    """Every group gets its own settings back: stage 3 gives all of them those of the first."""
+    own = engine.basic_optimizer.param_groups
+    if len(own) == len(groups):
+        for group, saved in zip(own, groups, strict=True):
+            group.update((key, value) for key, value in saved.items() if key != "params")
 
 
 def _restore_untrained(engine: Any, folder: Path, name: str) -> None:
@@ -121,7 +165,11 @@ def _restore_untrained(engine: Any, folder: Path, name: str) -> None:
     frozen = {key: value for key, value in module.named_parameters() if not value.requires_grad}
     if not buffers and not frozen:
         return
-    saved = zero_to_fp32(folder, name)
+    common = folder / name / "mp_rank_00_model_states.pt"
+    if common.is_file():  # up to stage 2 every rank has the whole model, and one file holds it
+        saved = torch.load(common, map_location="cpu", weights_only=False)["module"]
+    else:
+        saved = zero_to_fp32(folder, name)
     with torch.no_grad():
         for key, buffer in buffers.items():
             if key in saved:
