@@ -347,3 +347,60 @@ def test_torch_reads_what_is_written(shards: tuple[Path, dict[str, torch.Tensor]
         warnings.simplefilter("ignore")
         torch_dcp.load(state, checkpoint_id=saved / "pytorch_model_fsdp_0", no_dist=True)
     assert all(torch.equal(tensor, wanted[name]) for name, tensor in state["model"].items())
+
+
+# Whole state on the main process
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_whole_state_is_on_the_main_process_with_clean_names(version: int, tmp_path: Path) -> None:
+    job = Job(fresh(tied=True), steps=2)
+
+    def rank_main(rank: int, n: int) -> tuple[list[str], set[str]]:
+        acc = accelerator(job, plugin(version, activation_checkpointing=True))
+        model, optimizer = prepare_together(acc, job, copy.deepcopy(job.model))
+        train(acc, job, model, optimizer)
+        state = acc.get_state_dict(model)
+        acc.save_model(model, tmp_path / "whole")
+        acc.save_model(model, tmp_path / "parts", max_shard_size="3KB", safe_serialization=False)
+        return sorted(state), {str(tensor.device) for tensor in state.values()}
+
+    results = run_world(rank_main, 2, how="fork")
+    wanted = plain(job)
+    assert results[0][0] == sorted(wanted.weights)
+    assert results[0][1] == {"cpu"}
+    found = load_file(tmp_path / "whole" / "model.safetensors")
+    for name, tensor in found.items():
+        assert torch.allclose(tensor, wanted.weights[name], atol=1e-5)
+    model = fresh(4, tied=True)
+    parts = sorted((tmp_path / "parts").glob("*.bin"))
+    assert len(parts) > 1
+    merged: dict[str, torch.Tensor] = {}
+    for part in parts:
+        merged.update(torch.load(part, weights_only=True))
+    model.load_state_dict(merged)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_whole_state_costs_other_ranks_a_few_units(version: int) -> None:
+    width, layers = 1024, 24
+    unit = (width * width + width) * 4
+
+    def rank_main(rank: int, n: int) -> tuple[int, int]:
+        import resource
+
+        model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(layers)))
+        settings = {"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": width * width}
+        acc = accelerator(Job(model), plugin(version, **settings))
+        model = acc.prepare(model)
+        acc.gather(torch.ones(width, width))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        state = acc.get_state_dict(model)
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        return grown * 1024, sum(tensor.numel() * 4 for tensor in (state or {}).values())
+
+    (_, whole), (grown, held) = run_world(rank_main, 2, how="fork")
+    assert whole == layers * unit
+    assert held == 0
+    shards = layers * unit / 2 if version == 1 else 0  # version 1 has to copy its parts out of flat parameters
+    assert grown <= shards + 6 * unit, f"another rank grew by {grown / unit:.1f} units"
