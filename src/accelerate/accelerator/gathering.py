@@ -36,9 +36,14 @@ class GatherMixin:
             input_data: Tensors in any nesting, or any picklable object: then the result is the flat list of what the
                 ranks gave.
             use_gather_object: Treat the input as an object even if it holds tensors only.
+
+        In one process no sample is repeated. But what was made as long as a full batch for a last one that is shorter
+        (a mean, repeated for each sample) is cut to the length of that one, as it is on several ranks.
         """
         state = self.gradient_state
-        loader = state.active_dataloader if state.end_of_dataloader and self.use_distributed else None
+        if not self.use_distributed:
+            return _as_long_as_the_last(state, input_data, use_gather_object)
+        loader = state.active_dataloader
         counts = getattr(loader, "real_counts", None)
         own = None if counts is None else counts[self.process_index]
         tensors = not use_gather_object and _only_tensors(input_data)
@@ -49,7 +54,8 @@ class GatherMixin:
             data = operations.gather_uneven(
                 input_data if own is None else nested.recursively_apply(_first(own), input_data)
             )
-        remainder = state.remainder if loader is not None and counts is None else -1
+        last = counts is None and loader is not None and state.end_of_dataloader
+        remainder = state.remainder if last else -1
         if remainder <= 0:
             return data
         return nested.recursively_apply(_first(remainder), data) if tensors else data[:remainder]
@@ -73,6 +79,27 @@ class GatherMixin:
         if raised:
             self.flag_tensor = None
         return raised
+
+
+def _as_long_as_the_last(state: Any, data: Any, as_object: bool) -> Any:
+    tensors = not as_object and _only_tensors(data)
+    rows = data if tensors or isinstance(data, list) else [data]
+    found = operations.gather_uneven(rows) if tensors else operations.gather_object(rows)
+    batches = getattr(state.active_dataloader, "batch_sampler", None) if state.end_of_dataloader else None
+    full, samples = getattr(batches, "batch_size", None), getattr(batches, "sampler", None)
+    if not full or getattr(batches, "drop_last", False) or not hasattr(samples, "__len__"):
+        return found
+    short = len(samples) % full
+    if not short:
+        return found
+    if not tensors:
+        return found[:short] if len(found) == full else found
+    return nested.recursively_apply(_shortened(short, full), found)
+
+
+def _shortened(short: int, full: int) -> Any:
+    """Cuts a tensor of ``full`` rows to ``short``, and leaves others."""
+    return lambda tensor: tensor[:short] if tensor.ndim and len(tensor) == full else tensor
 
 
 def _first(count: int) -> Any:

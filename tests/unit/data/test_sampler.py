@@ -189,7 +189,7 @@ def test_a_seedable_order_depends_on_seed_and_epoch_alone() -> None:
     sampler.set_epoch(1)
     second = list(sampler)
     assert second != first and sorted(second) == list(range(50))
-    assert list(SeedableRandomSampler(range(50), data_seed=4)) != second
+    assert list(SeedableRandomSampler(range(50), data_seed=40)) != second
     again = SeedableRandomSampler(range(50), data_seed=3)
     again.set_epoch(1)
     assert list(again) == second
@@ -240,3 +240,13 @@ def test_get_sampler_finds_the_sampler_of_single_samples() -> None:
     assert get_sampler(loader) is loader.sampler
     own = DataLoader(Numbers(8), batch_sampler=BatchSampler(SequentialSampler(range(8)), 2, False))
     assert get_sampler(own) is own.batch_sampler.sampler
+
+
+def test_the_seedable_order_is_that_of_the_sum_of_seed_and_epoch() -> None:
+    """Runs that began under release 1.15.0 go on in the same order."""
+    sampler = SeedableRandomSampler(range(23), data_seed=42)
+    assert list(sampler)[:6] == [16, 8, 6, 17, 2, 0]
+    sampler.set_epoch(1)
+    assert list(sampler)[:6] == [13, 17, 16, 20, 18, 7]
+    sampler.initial_seed = (1 << 64) - 1
+    assert list(sampler) == list(SeedableRandomSampler(range(23), data_seed=0))
