@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from accelerate.errors import CheckpointMismatchError
 __all__ = ["PlainStateAdapter", "check_tensors", "raise_mismatch", "tied_names"]
 
 _EXTRA = "_extra_state"
+_LARGE = 1 << 16  # elements that are worth a thread
 
 
 def tied_names(tensors: Mapping[str, torch.Tensor], last_choice: Iterable[str] = ()) -> dict[str, str]:
@@ -130,6 +132,8 @@ class PlainStateAdapter(StateAdapter):
         if strict:
             raise_mismatch(report, what)
         values: dict[str, Any] = {names[name]: found[name] for name in report.restored}
+        for raw in _copied(bare, {raw: (state[raw], value) for raw, value in values.items()}):
+            del values[raw]
         values.update(
             (names[name], value)
             for name, value in tensors.items()
@@ -165,6 +169,49 @@ class PlainStateAdapter(StateAdapter):
         if cpu:
             values = {name: value.cpu() if isinstance(value, torch.Tensor) else value for name, value in values.items()}
         return values
+
+
+def _copied(model: torch.nn.Module, pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> list[str]:
+    """Copies large tensors side by side, of modules that load nothing in a way of their own; the names that are done.
+
+    The rest, and every model with a hook on its loading, is for ``load_state_dict``.
+    """
+    modules = dict(model.named_modules())
+    if any(m._load_state_dict_pre_hooks or m._load_state_dict_post_hooks for m in modules.values()):
+        return []
+    if type(model).load_state_dict is not torch.nn.Module.load_state_dict:
+        return []
+    chosen = [
+        name
+        for name, (old, new) in pairs.items()
+        if new.numel() > _LARGE
+        and old.is_cpu
+        and new.is_cpu
+        and type(old) is torch.Tensor
+        # Views of one memory would be written from two threads.
+        and old.is_contiguous()
+        and _loads_plainly(modules.get(name.rpartition(".")[0]))
+    ]
+    taken: set[int] = set()
+    with ThreadPoolExecutor(2, thread_name_prefix="accelerate-load") as pool:
+        futures = []
+        for name in chosen:
+            old, new = pairs[name]
+            if old.data_ptr() not in taken:
+                taken.add(old.data_ptr())
+                futures.append(pool.submit(_copy, old, new))
+        for future in futures:
+            future.result()
+    return chosen
+
+
+def _copy(old: torch.Tensor, new: torch.Tensor) -> None:
+    with torch.no_grad():  # which is a thread's own affair
+        old.copy_(new)
+
+
+def _loads_plainly(module: torch.nn.Module | None) -> bool:
+    return module is not None and type(module)._load_from_state_dict is torch.nn.Module._load_from_state_dict
 
 
 def _discouraged(model: torch.nn.Module) -> Iterable[str]:
