@@ -45,7 +45,7 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 cover: $(VENV)/.dev
-	$(BIN)/python -m pytest --cov --cov-report=term --cov-report=html $(ARGS)
+	COVERAGE_FILE=$(CURDIR)/.coverage $(BIN)/python -m pytest --cov --cov-report=term --cov-report=html $(ARGS)
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks $(ARGS)
