@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Fsdp1Strategy"]
 
+# Kept on a model, which does not change any more: collecting them at every step would cost more than the norm.
+_GROUPS = "_accelerate_shard_groups"
 _HYBRID = {
     ShardingStrategy.FULL_SHARD: ShardingStrategy.HYBRID_SHARD,
     ShardingStrategy.SHARD_GRAD_OP: ShardingStrategy._HYBRID_SHARD_ZERO2,
@@ -236,7 +238,9 @@ class Fsdp1Strategy(ShardedStrategy):
     def part_of(self, models: list[torch.nn.Module]) -> Callable[[torch.Tensor], Part]:
         groups: dict[int, Any] = {}
         for model in models:
-            groups.update(shard_groups(model))
+            if not hasattr(model, _GROUPS):
+                model.__dict__[_GROUPS] = shard_groups(model)
+            groups.update(getattr(model, _GROUPS))
 
         def part(parameter: torch.Tensor) -> Part:
             group = groups.get(id(parameter))

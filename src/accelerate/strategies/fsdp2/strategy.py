@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Fsdp2Strategy"]
 
+# Kept on a model: looking for them in a deep model costs more than a micro-batch should.
+_DIVIDED = "_accelerate_fsdp_modules"
+
 
 class Fsdp2Strategy(ShardedStrategy):
     """``torch.distributed.fsdp.fully_shard`` on the units of a model and on the model itself."""
@@ -73,6 +76,7 @@ class Fsdp2Strategy(ShardedStrategy):
         else:
             shard(model, units, **kwargs)
         set_prefetch(units, forward=bool(self.options.forward_prefetch))
+        model.__dict__[_DIVIDED] = tuple(fsdp_modules(model))
         return model
 
     def _mixed_precision(self) -> MixedPrecisionPolicy | None:
@@ -80,13 +84,13 @@ class Fsdp2Strategy(ShardedStrategy):
         return policy if isinstance(policy, MixedPrecisionPolicy) else None
 
     def no_sync(self, model: torch.nn.Module) -> AbstractContextManager[Any]:
-        modules = fsdp_modules(model)
+        modules = getattr(model, _DIVIDED, ())
         if not modules and not self.averages:
             return nullcontext()
         return self._without_sync(modules)
 
     @contextmanager
-    def _without_sync(self, modules: list[FSDPModule]) -> Iterator[None]:
+    def _without_sync(self, modules: tuple[FSDPModule, ...]) -> Iterator[None]:
         with self.paused_averages():
             for module in modules:
                 module.set_requires_gradient_sync(False, recurse=False)
