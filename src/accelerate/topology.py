@@ -47,7 +47,7 @@ class Topology:
 
     @classmethod
     def detect(cls) -> Topology:
-        """What the launcher wrote into the environment: torchrun's variables, else MPI's, else Slurm's, else one process.
+        """What the launcher wrote into the environment: torchrun's variables, else MPI's or Slurm's; else one process.
 
         Raises:
             TopologyError: variables are missing, contradict each other or cannot be read; they are named. Several
@@ -116,8 +116,8 @@ def _from_torchrun() -> Topology | None:
     if rank is None:
         if size is not None and size > 1 and not _around():
             raise TopologyError(
-                f"WORLD_SIZE={size} asks for {size} processes, but RANK is not set, so this process does not know which "
-                "one it is. Start the job with `accelerate launch` or torchrun, or set RANK (and MASTER_ADDR, "
+                f"WORLD_SIZE={size} asks for {size} processes, but RANK is not set, so this process does not know "
+                "which one it is. Start the job with `accelerate launch` or torchrun, or set RANK (and MASTER_ADDR, "
                 "MASTER_PORT) for each process."
             )
         if size is None and local_rank:
