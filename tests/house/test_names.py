@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from source import COMPAT, MODULES, OWN, Module, dotted, none
+from source import COMPAT, MODULES, OWN, PACKAGE, Module, dotted, none
 
 # Classes of the public interface, which users build by position or assign to.
 PUBLIC_RECORDS = {"CPUInformation", "TensorInformation"}
@@ -127,3 +127,9 @@ def test_the_rules_let_the_rest_pass() -> None:
     assert imports_compat(Module("m", "from accelerate.errors import StateError")) == []
     assert not future_missing(Module("m", "x = 1"))
     assert future_missing(Module("m", "def f() -> int: ..."))
+
+
+def test_every_folder_is_a_package() -> None:
+    # A folder without __init__ can be imported too, but tools that read packages pass it over.
+    folders = {path.parent for path in PACKAGE.rglob("*.py")}
+    none([str(folder.relative_to(PACKAGE)) for folder in folders if not (folder / "__init__.py").exists()])
