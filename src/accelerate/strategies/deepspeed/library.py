@@ -70,7 +70,8 @@ def connect(runtime: Runtime) -> Any:
 
 def disconnect() -> None:
     """Lets go of the process group, which is about to be closed."""
-    import_module("deepspeed.comm.comm").cdb = None
+    comm: Any = import_module("deepspeed.comm.comm")
+    comm.cdb = None
     groups = import_module("deepspeed.utils.groups")
     for name in ("_WORLD_GROUP", "_ZERO_PARAM_INTRA_PARALLEL_GROUP", "mesh_device"):
         if hasattr(groups, name):

@@ -237,7 +237,7 @@ class DeepSpeedStrategy(Strategy[Any]):
 
     def unwrap(self, model: torch.nn.Module) -> torch.nn.Module:
         handle = self.handle_of(model)
-        return model if handle is None else handle.engine.module  # type: ignore[no-any-return]
+        return model if handle is None else handle.engine.module
 
     def state(self) -> StateAdapter:
         from accelerate.strategies.deepspeed.state import DeepSpeedStateAdapter
