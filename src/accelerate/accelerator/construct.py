@@ -12,7 +12,7 @@ from accelerate.config.compile import TorchDynamoPlugin
 from accelerate.config.conflict import reconcile
 from accelerate.config.data import DataLoaderConfiguration
 from accelerate.config.deepspeed import DeepSpeedPlugin
-from accelerate.config.enums import PrecisionType
+from accelerate.config.enums import PrecisionType, RNGType
 from accelerate.config.fsdp import FullyShardedDataParallelPlugin
 from accelerate.config.handlers import (
     AutocastKwargs,
@@ -21,6 +21,7 @@ from accelerate.config.handlers import (
     GradScalerKwargs,
     InitProcessGroupKwargs,
     ProfileKwargs,
+    accumulation_steps,
 )
 from accelerate.config.megatron import MegatronLMPlugin
 from accelerate.config.parallelism import ParallelismConfig
@@ -34,11 +35,13 @@ __all__ = [
     "accumulation",
     "dynamo",
     "engines",
+    "expect",
     "group_settings",
     "loader_settings",
     "precision",
     "project",
     "refuse_unknown",
+    "rng_types",
     "sort_handlers",
     "strategy_name",
 ]
@@ -73,6 +76,15 @@ def refuse_unknown(unknown: dict[str, Any], known: Iterable[str]) -> None:
             close = difflib.get_close_matches(name, [*known, *_MOVED], n=1)
             place = f"Did you mean {close[0]!r}?" if close else "See help(Accelerator) for what it takes."
         raise MisplacedArgumentError(f"Accelerator() got {name}={value!r}, which it does not take. {place}")
+
+
+def expect(name: str, value: Any, kind: type) -> None:
+    """Raises ConfigError where ``value`` is neither None nor a ``kind``: its settings would all be passed over."""
+    if value is not None and not isinstance(value, kind):
+        raise ConfigError(
+            f"{name}={value!r} is a {type(value).__name__}, whose settings cannot be read. It takes an object: "
+            f"{name}={kind.__name__}(…)."
+        )
 
 
 @dataclass(slots=True)
@@ -110,6 +122,8 @@ def sort_handlers(given: Iterable[Any] | None) -> Handlers:
     Raises:
         ConfigError: something is not a handler, or two of one kind were given.
     """
+    if given is not None and not isinstance(given, Iterable):
+        raise ConfigError(f"kwargs_handlers={given!r} is one object; it takes a list: kwargs_handlers=[…].")
     handlers = Handlers()
     for handler in given or ():
         name = next((name for kind, name in _KINDS if isinstance(handler, kind)), None)
@@ -190,6 +204,7 @@ def engines(
 
 def loader_settings(config: DataLoaderConfiguration | None, split_batches: Any, unset: object) -> Any:
     """The loader configuration; ``split_batches`` given to the Accelerator itself goes into it."""
+    expect("dataloader_config", config, DataLoaderConfiguration)
     if split_batches is unset:
         return config if config is not None else DataLoaderConfiguration()
     if config is None:
@@ -204,6 +219,7 @@ def loader_settings(config: DataLoaderConfiguration | None, split_batches: Any, 
 
 def project(config: ProjectConfiguration | None, folder: Any) -> ProjectConfiguration:
     """Where files go; ``project_dir`` fills a configuration that names none."""
+    expect("project_config", config, ProjectConfiguration)
     if config is None:
         return ProjectConfiguration(project_dir=None if folder is None else str(folder))
     if folder is not None and config.project_dir is None:
@@ -233,7 +249,9 @@ def accumulation(plugin: GradientAccumulationPlugin | None, steps: int, deepspee
     Raises:
         ConfigError: the plugin and the argument say different things.
     """
+    steps = accumulation_steps(steps)
     if plugin is not None:
+        expect("gradient_accumulation_plugin", plugin, GradientAccumulationPlugin)
         if steps != 1 and plugin.num_steps not in (None, steps):
             raise ConfigError(
                 f"gradient_accumulation_steps={steps} was given, and gradient_accumulation_plugin says "
@@ -248,6 +266,20 @@ def accumulation(plugin: GradientAccumulationPlugin | None, steps: int, deepspee
     # 1 is what the argument is where it was not given, so the launch may fill it in.
     chosen = reconcile("gradient_accumulation_steps", None if steps == 1 else steps, launched, 1)
     return GradientAccumulationPlugin(num_steps=chosen)
+
+
+def rng_types(given: Any) -> list[str]:
+    """The generators that are kept in step, by name.
+
+    Raises:
+        ConfigError: there is no such generator.
+    """
+    if given is None:
+        return ["generator"]
+    kinds = [str(kind) for kind in given] if isinstance(given, (list, tuple, set, frozenset)) else None
+    if kinds is None or any(kind not in RNGType for kind in kinds):
+        raise ConfigError(f"rng_types={given!r}: it takes a list of some of {', '.join(RNGType.list())}.")
+    return [str(RNGType(kind)) for kind in kinds]
 
 
 def precision(given: Any, deepspeed: Any) -> str | None:

@@ -136,7 +136,7 @@ class Accelerator(
                 gradient_accumulation_plugin, gradient_accumulation_steps, engines.deepspeed
             )
         )
-        self.rng_types = ["generator"] if rng_types is None else [str(RNGType(str(kind))) for kind in rng_types]
+        self.rng_types = construct.rng_types(rng_types)
         self.log_with = filter_trackers(log_with, self.logging_dir)
         self._start_empty()
 

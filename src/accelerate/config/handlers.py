@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -22,7 +23,26 @@ __all__ = [
     "InitProcessGroupKwargs",
     "KwargsHandler",
     "ProfileKwargs",
+    "accumulation_steps",
 ]
+
+
+def accumulation_steps(value: Any) -> int:
+    """``value`` as the length of an accumulation window.
+
+    Raises:
+        ConfigError: it is no whole number of 1 or more.
+    """
+    try:
+        steps = operator.index(value)
+    except TypeError:
+        steps = 0
+    if steps < 1:
+        raise ConfigError(
+            f"gradient_accumulation_steps={value!r}: it is how many micro-batches make one step, a whole number of 1 "
+            "or more. Use 1 for a step at every batch."
+        )
+    return steps
 
 
 class KwargsHandler:
@@ -182,3 +202,7 @@ class GradientAccumulationPlugin(KwargsHandler):
     adjust_scheduler: bool = True
     sync_with_dataloader: bool = True
     sync_each_batch: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_steps is not None:
+            self.num_steps = accumulation_steps(self.num_steps)
