@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from accelerate import runtime
 from accelerate.accelerator.window import Window, scale_gradients
+from accelerate.config.handlers import accumulation_steps
 from accelerate.errors import MisplacedArgumentError, StateError
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ class SteppingMixin:
 
     @gradient_accumulation_steps.setter
     def gradient_accumulation_steps(self: Facade, value: int) -> None:
-        self.gradient_state.plugin_kwargs.update(num_steps=value)
+        self.gradient_state.plugin_kwargs.update(num_steps=accumulation_steps(value))
 
     @property
     def optimizer_step_was_skipped(self: Facade) -> bool:
@@ -79,8 +81,8 @@ class SteppingMixin:
 
         Args:
             *models: The prepared models that are trained in this context.
-            num_items: How many items (tokens, say) this micro-batch's mean loss was taken over on this rank; see
-                :meth:`backward`.
+            num_items: How many items (tokens, say) this micro-batch's mean loss was taken over on this rank, or the
+                sum of their weights; see :meth:`backward`.
         """
         return _Accumulating(self, models, num_items)
 
@@ -88,6 +90,7 @@ class SteppingMixin:
         key = tuple([id(model) for model in models])
         window = self._windows.get(key)
         if window is None:
+            _check_models(models)
             window = self._windows[key] = Window(models=models)
             if len(self._windows) > 1:
                 _link_windows(self)
@@ -120,7 +123,13 @@ class SteppingMixin:
 
         Raises:
             StateError: some backward of this window had ``num_items`` and another had not.
+            TypeError: ``loss`` is no tensor.
         """
+        if not isinstance(loss, torch.Tensor):
+            raise TypeError(
+                f"backward() got a {type(loss).__name__} for the loss; it takes a tensor made from model outputs. "
+                "Where a model returns a structure, hand over its loss (outputs.loss)."
+            )
         items = kwargs.pop("num_items", None)
         if "learning_rate" in kwargs:
             self.lomo_backward(loss, kwargs.pop("learning_rate"))  # type: ignore[attr-defined]
@@ -227,6 +236,15 @@ _MIXED = (
 )
 
 
+def _check_models(models: tuple[Any, ...]) -> None:
+    for model in models:
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(
+                f"accumulate() got a {type(model).__name__}; it takes the models that are trained in this context, as "
+                "they came out of prepare(): `with accelerator.accumulate(model):`."
+            )
+
+
 def _length(state: Any) -> int:
     """The length of a window that opens now: shorter where the loader is known to end before."""
     steps = int(state.num_steps)
@@ -258,14 +276,21 @@ def _weighed(facade: Facade, loss: torch.Tensor, items: Any) -> torch.Tensor:
             f"num_items={items!r} was given, but strategy {facade.strategy.name!r} divides gradients itself. Scale the "
             "loss by your count over the count of the whole step instead."
         )
-    count = int(items.item() if isinstance(items, torch.Tensor) else items)
-    if count < 0:
-        raise ValueError(f"num_items={count} is negative; it is the number of items the mean loss was taken over.")
+    count = items.item() if isinstance(items, torch.Tensor) else items
+    if not isinstance(count, Real):
+        raise TypeError(
+            f"num_items={items!r} is no number. Give how many items (or what weight) the mean loss was taken over."
+        )
+    count = float(count)
+    if not 0 <= count < float("inf"):
+        raise ValueError(f"num_items={count} is no count; it is the number of items the mean loss was taken over.")
     window = facade._window
     if window.plain:
         raise StateError(_MIXED)
     if facade._item_unit is None:
-        facade._item_unit = max(1.0, float(_sum_over_ranks(torch.tensor([count])).item()) / facade.num_processes)
+        facade._item_unit = max(
+            1.0, float(_sum_over_ranks(torch.tensor([count], dtype=torch.float32)).item()) / facade.num_processes
+        )
     window.items.append(count)
     if window.closed:
         _owe(facade)

@@ -43,7 +43,8 @@ class Window:
         ``unit * ranks / sum of all n`` (collective). Otherwise it is divisor / count where these differ.
         """
         if self.items:
-            total = float(reduce(torch.tensor([sum(int(n) for n in self.items)])).item())
+            # float32: a count may be a weight, every device has it, and its rounding is that of the gradients.
+            total = float(reduce(torch.tensor([sum(self.items)], dtype=torch.float32)).item())
             self.items.clear()
             return unit * ranks / total if total else None
         if self.count != self.divisor and self.count:

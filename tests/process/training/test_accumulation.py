@@ -265,3 +265,32 @@ def test_windows_go_on_over_epochs_where_asked(fresh_state: None) -> None:
                 accelerator.backward(model(x).sum())
                 closed.append(accelerator.sync_gradients)
     assert closed == [False, True, False, True, False, True]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_counts_may_be_weights(ranks: int) -> None:
+    weights = [1.5, 0.25]
+
+    def rank_main(rank: int, n: int) -> list[torch.Tensor]:
+        accelerator = Accelerator(gradient_accumulation_steps=2 // n)
+        model = accelerator.prepare(model_of())
+        optimizer = accelerator.prepare(torch.optim.SGD(model.parameters(), lr=0.0))
+        for row in range(rank, 2, n):
+            ids, labels = sentences()[row]
+            with accelerator.accumulate(model):
+                accelerator.backward(mean_loss(model, ids[None], labels[None]), num_items=weights[row])
+                optimizer.step()
+        return gradient(model)
+
+    model = model_of()
+    for (ids, labels), weight in zip(sentences(), weights, strict=False):
+        (mean_loss(model, ids[None], labels[None]) * weight / sum(weights)).backward()
+    for found in run_world(rank_main, ranks, how="fork"):
+        for a, b in zip(found, gradient(model), strict=True):
+            assert torch.allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.parametrize(("items", "error"), [("4", TypeError), (-1, ValueError), (float("nan"), ValueError)])
+def test_a_count_that_is_none(fresh_state: None, items: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="num_items="):
+        Accelerator().backward(torch.ones((), requires_grad=True), num_items=items)
