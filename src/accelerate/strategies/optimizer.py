@@ -9,6 +9,7 @@ import torch
 
 from accelerate import runtime
 from accelerate.comm.nested import honor_type
+from accelerate.errors import StateError
 
 if TYPE_CHECKING:
     from accelerate.precision.base import Precision
@@ -33,6 +34,28 @@ def patch_optimizer_step(accelerated_optimizer: AcceleratedOptimizer, method: Ca
         return method(*args, **kwargs)
 
     return patched_step
+
+
+_NO_CLOSURE = (
+    "optimizer.step(closure) was called in the middle of an accumulation window. A closure computes the whole gradient "
+    "of its step, perhaps several times, so there is nothing to add up over micro-batches. Loop over them inside the "
+    "closure, with gradient_accumulation_steps=1; or call backward yourself and step() without a closure."
+)
+
+
+class _Noting:
+    """A closure that remembers what it returned the first time."""
+
+    __slots__ = ("_closure", "_called", "first")
+
+    def __init__(self, closure: Callable[[], Any]) -> None:
+        self._closure, self._called, self.first = closure, False, None
+
+    def __call__(self) -> Any:
+        value = self._closure()
+        if not self._called:
+            self._called, self.first = True, value
+        return value
 
 
 def _inner(name: str, doc: str) -> Any:
@@ -119,16 +142,29 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
         """Whether the last due step was skipped because gradients were not finite."""
         return self._is_overflow
 
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        """Steps the inner optimizer if gradients are complete. Collective under a sharded strategy."""
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Steps the inner optimizer if gradients are complete. Collective under a sharded strategy.
+
+        Returns:
+            What ``closure`` returned when it was called first, as torch's optimizers do; None without one.
+
+        Raises:
+            StateError: ``closure`` was given in the middle of an accumulation window.
+        """
         if not self.gradients_complete:
-            return
+            if closure is not None:
+                raise StateError(_NO_CLOSURE)
+            return None
         if self._before_step is not None:
             self._before_step()
-        if self._precision is None:
-            self.optimizer.step() if closure is None else self.optimizer.step(closure)
+        called = None if closure is None else _Noting(closure)
+        if self._precision is not None:
+            self._is_overflow = not self._precision.step(self.optimizer, called)
+        elif called is None:
+            self.optimizer.step()
         else:
-            self._is_overflow = not self._precision.step(self.optimizer, closure)
+            self.optimizer.step(called)
+        return None if called is None else called.first
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
         """Clears gradients if they are complete, that is, not in the middle of a window."""

@@ -17,7 +17,8 @@ class AcceleratedScheduler:
     2. if an optimizer's step was skipped, ``step`` does not move the schedule;
     3. otherwise it moves by one step for every process, so that a schedule written for one process (in batches)
        ends after the same number of samples; by exactly one with ``split_batches``, where the global batch does not
-       grow with the processes, or with ``once=True``, for a schedule written in optimizer steps;
+       grow with the processes, with ``once=True``, for a schedule written in optimizer steps, or where ``step`` is
+       given something (a metric, as ReduceLROnPlateau is): it is one observation, however many processes there are;
     4. with ``step_with_optimizer=False`` every call moves the schedule by one.
 
     Args:
@@ -57,7 +58,7 @@ class AcceleratedScheduler:
             return
         if any(getattr(optimizer, "step_was_skipped", False) for optimizer in self.optimizers):
             return
-        for _ in range(self._moves()):
+        for _ in range(1 if args or kwargs else self._moves()):
             if self._has_ended():
                 return
             self.scheduler.step(*args, **kwargs)

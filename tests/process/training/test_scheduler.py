@@ -35,3 +35,19 @@ def test_steps_a_call(kwargs: dict[str, Any], moves: int) -> None:
         return int(scheduler.scheduler.last_epoch)
 
     assert run_world(rank_main, 2, how="fork") == [moves, moves]
+
+
+def test_a_metric_is_observed_once() -> None:
+    def rank_main(rank: int, n: int) -> list[float]:
+        accelerator = Accelerator()
+        model = nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=2, factor=0.5)
+        model, optimizer, scheduler = accelerator.prepare(model, optimizer, scheduler)
+        rates = []
+        for _ in range(5):
+            scheduler.step(1.0)
+            rates.append(optimizer.param_groups[0]["lr"])
+        return rates
+
+    assert run_world(rank_main, 2, how="fork") == [[1.0, 1.0, 1.0, 0.5, 0.5]] * 2

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from accelerate import Accelerator
+from accelerate.errors import StateError
 from accelerate.strategies.optimizer import AcceleratedOptimizer, move_to_device
 from accelerate.strategies.scheduler import AcceleratedScheduler
 
@@ -164,3 +165,29 @@ class TestScheduler:
         _, _, scheduler = self.make(accelerator)
         assert scheduler.state_dict() == scheduler.scheduler.state_dict()
         assert scheduler.optimizers[0].gradients_complete
+
+
+def test_a_closure_gives_the_loss_it_had_first(accelerator: Accelerator) -> None:
+    plain, model = nn.Linear(2, 1), nn.Linear(2, 1)
+    model.load_state_dict(plain.state_dict())
+    inputs, losses = torch.eye(2), []
+    for net in (plain, model):
+        optimizer = torch.optim.LBFGS(net.parameters(), max_iter=3)
+        if net is model:
+            net, optimizer = accelerator.prepare(net, optimizer)
+
+        def closure(net: nn.Module = net, optimizer: torch.optim.Optimizer = optimizer) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = (net(inputs) - 1).pow(2).sum()
+            loss.backward()
+            return loss
+
+        losses.append([optimizer.step(closure).item() for _ in range(3)])
+    assert losses[0] == losses[1]
+    assert losses[0][0] > losses[0][1]
+
+
+def test_a_closure_cannot_be_accumulated(accelerator: Accelerator) -> None:
+    model, optimizer = prepared(accelerator)
+    with accelerator.accumulate(model), pytest.raises(StateError, match="accumulation window"):
+        optimizer.step(lambda: 1.0)
