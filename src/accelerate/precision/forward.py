@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import functools
 import inspect
 import types
@@ -10,6 +12,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+
+from accelerate.comm.structure import rebuild
 
 __all__ = ["LARGE_OUTPUT_ELEMENTS", "install", "installed", "outputs_to_float32", "remove"]
 
@@ -32,8 +36,9 @@ def outputs_to_float32(outputs: Any, policy: str = "auto") -> Any:
     if isinstance(outputs, torch.Tensor):
         return outputs.float() if outputs.dtype in _LOW else outputs
     limit = None
-    if policy == "auto" and isinstance(outputs, Mapping) and outputs.get("loss") is not None:
-        limit = LARGE_OUTPUT_ELEMENTS
+    if policy == "auto":
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+        limit = None if loss is None else LARGE_OUTPUT_ELEMENTS
     return _convert(outputs, limit)
 
 
@@ -51,15 +56,32 @@ def _convert(value: Any, limit: int | None) -> Any:
             return converted
         changed = {key: item for key, item in converted.items() if item is not value[key]}
         return _rebuilt(value, converted) if changed else value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _with_fields(value, limit)
     return value
 
 
 def _rebuilt(value: Mapping[str, Any], converted: dict[str, Any]) -> Any:
     """A mapping of the same type; ModelOutput-like dataclasses take their fields as keywords."""
+    if not dataclasses.is_dataclass(value):
+        return rebuild(value, converted)
     try:
         return type(value)(**converted)
     except TypeError:
-        return type(value)(converted)  # type: ignore[call-arg]
+        return rebuild(value, converted)
+
+
+def _with_fields(value: Any, limit: int | None) -> Any:
+    """A dataclass of the same type; the object itself where no field changes."""
+    fields = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+    converted = {name: _convert(item, limit) for name, item in fields.items()}
+    changed = {name: item for name, item in converted.items() if item is not fields[name]}
+    if not changed:
+        return value
+    twin = copy.copy(value)
+    for name, item in changed.items():
+        object.__setattr__(twin, name, item)  # a frozen one, too
+    return twin
 
 
 def install(

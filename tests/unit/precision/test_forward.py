@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import inspect
 import pickle
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, defaultdict, namedtuple
 from functools import partial
 
 import pytest
@@ -131,3 +131,30 @@ def test_the_switch(policy: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(forward, "LARGE_OUTPUT_ELEMENTS", 1)
     out = forward.outputs_to_float32({"loss": torch.ones(2), "logits": torch.ones(2, dtype=torch.bfloat16)}, policy)
     assert out["logits"].dtype == dtype
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Record:
+    logits: torch.Tensor
+    name: str = "x"
+    loss: torch.Tensor | None = None
+
+
+def test_a_dataclass_is_converted_and_keeps_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    low = torch.ones(3, dtype=torch.bfloat16)
+    given = Record(low)
+    found = forward.outputs_to_float32(given)
+    assert (type(found), found.name, found.logits.dtype) == (Record, "x", torch.float32)
+    assert given.logits.dtype == torch.bfloat16
+    monkeypatch.setattr(forward, "LARGE_OUTPUT_ELEMENTS", 2)
+    found = forward.outputs_to_float32(Record(low, loss=low.sum()))
+    assert (found.loss.dtype, found.logits.dtype) == (torch.float32, torch.bfloat16)
+    whole = Record(torch.ones(3))
+    assert forward.outputs_to_float32(whole) is whole
+
+
+def test_a_mapping_keeps_what_it_is_besides_its_items() -> None:
+    given = defaultdict(list, a=torch.ones(1, dtype=torch.float16))
+    found = forward.outputs_to_float32(given)
+    assert found["a"].dtype == torch.float32
+    assert found["new"] == []
