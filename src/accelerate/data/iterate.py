@@ -92,7 +92,8 @@ def _open(loader: Any, run: Run) -> None:
         left = shard.batches_after(start)
         run.expected = None if left is None or own else shard.steps(left)
     with _same_seeds(loader, run), _reading(loader, run.resumption.stream):
-        iterator = iter(loader._accelerate_inherited.method(loader, "__iter__")())
+        made = loader._accelerate_inherited.method(loader, "__iter__")()
+        iterator = _stepping(loader) if made is loader else iter(made)
         # The body of a generator begins with the first batch, and so does torch's part in it.
         first = next(iterator, NOTHING) if own else NOTHING
     if shard is not None:
@@ -168,6 +169,16 @@ def _outputs(loader: Any, iterator: Iterator[Any], run: Run, shard: Any) -> Iter
     if not run.resumption.placed:
         run_ahead(iterator, loader._accelerate_sharing.own_batches(loader, run.start.batches), "batches")
     return iterator
+
+
+def _stepping(loader: Any) -> Iterator[Any]:
+    """The batches of a loader that is its own iterator: ``iter`` of it would begin here again."""
+    while True:
+        try:
+            batch = loader.__next__()
+        except StopIteration:
+            return
+        yield batch
 
 
 def _every(iterator: Iterator[Any], start: int, shard: Any) -> Iterator[Any]:

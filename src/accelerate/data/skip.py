@@ -38,7 +38,12 @@ def skip_first_batches(dataloader: DataLoader[Any], num_batches: int = 0) -> Dat
     Everything else is as before: device, sharding, attributes. It is a view of the same place: what it has given counts
     for ``dataloader`` too, whose next iteration is the next epoch. Batches are counted from the beginning of the epoch,
     also after ``load_state``.
+
+    Raises:
+        ValueError: ``num_batches`` is negative.
     """
+    if num_batches < 0:
+        raise ValueError(f"num_batches={num_batches}: so many batches cannot be skipped. Give 0 or more.")
     if isinstance(dataloader, DataLoaderAdapter):
         held = dataloader._accelerate
         plan = dataclasses.replace(held, skip=held.skip + num_batches, run=None)

@@ -272,6 +272,24 @@ def test_a_loader_that_makes_its_batches_is_shared_out_by_them(how: dict[str, An
     assert [list(loader) for loader in loaders] == wanted
 
 
+class Itself(DataLoader):
+    """A loader that is its own iterator."""
+
+    def __iter__(self) -> Any:
+        self.inner = super().__iter__()
+        return self
+
+    def __next__(self) -> Any:
+        return next(self.inner)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_loader_that_is_its_own_iterator(ranks: int) -> None:
+    loaders = [prepare(Itself(Numbers(8), batch_size=2), ranks, rank) for rank in range(ranks)]
+    for _ in range(2):
+        assert sorted(sum((flat(loader) for loader in loaders), [])) == list(range(8))
+
+
 def test_a_loader_that_makes_no_batches() -> None:
     entries = [prepare(DataLoader(Numbers(5), batch_size=None), 2, rank) for rank in range(2)]
     assert [[int(entry) for entry in loader] for loader in entries] == [[0, 2, 4], [1, 3, 0]]

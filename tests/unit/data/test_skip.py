@@ -107,3 +107,8 @@ def test_a_loader_that_skips() -> None:
 def test_a_loader_built_by_hand_skips_in_every_iteration() -> None:
     loader = DataLoaderShard(Numbers(10), skip_batches=3, batch_size=3)
     assert ids(loader) == [[9]] == ids(loader) and len(loader) == 1
+
+
+def test_fewer_than_none(fresh_state: None) -> None:
+    with pytest.raises(ValueError, match="num_batches=-1"):
+        skip_first_batches(DataLoader(Numbers(4)), -1)
