@@ -47,6 +47,14 @@ def is_prepared(value: Any) -> bool:
     return bool(value.__dict__.get(_PREPARED, False)) if hasattr(value, "__dict__") else False
 
 
+def _expect(call: str, value: Any, fits: bool, takes: str) -> None:
+    """Raises PrepareError where a call for one kind of object got another kind."""
+    if not fits:
+        raise PrepareError(
+            f"{call}() got a {type(value).__name__}, but takes {takes}. prepare() takes every kind, in any order."
+        )
+
+
 class PrepareMixin:
     """Hands objects to the strategy, and remembers what came out."""
 
@@ -90,6 +98,7 @@ class PrepareMixin:
             device_placement: Whether it is moved to the device; the Accelerator's default where None.
             evaluation_mode: The model is not trained: it is placed and runs in mixed precision, without a wrapper.
         """
+        _expect("prepare_model", model, isinstance(model, torch.nn.Module), "a torch.nn.Module")
         if is_prepared(model):
             if model not in self._models:
                 self._models.append(model)
@@ -108,6 +117,8 @@ class PrepareMixin:
         self: Facade, optimizer: torch.optim.Optimizer, device_placement: bool | None = None
     ) -> AcceleratedOptimizer:
         """Puts an :class:`AcceleratedOptimizer` in front of an optimizer."""
+        fits = kind_of(optimizer) is Kind.OPTIMIZER or hasattr(optimizer, "param_groups")
+        _expect("prepare_optimizer", optimizer, fits, "an optimizer")
         if is_prepared(optimizer):
             if optimizer not in self._optimizers:
                 self._optimizers.append(optimizer)
@@ -131,6 +142,7 @@ class PrepareMixin:
             device_placement: Whether tensors are moved to the device; the Accelerator's default where None.
             slice_fn_for_dispatch: How a whole batch is cut, where rank 0 reads for all.
         """
+        _expect("prepare_data_loader", data_loader, isinstance(data_loader, DataLoader), "a torch DataLoader")
         if is_prepared(data_loader):
             if data_loader not in self._dataloaders:
                 self._dataloaders.append(data_loader)
@@ -151,6 +163,8 @@ class PrepareMixin:
 
     def prepare_scheduler(self: Facade, scheduler: Any) -> AcceleratedScheduler:
         """Puts an :class:`AcceleratedScheduler` in front of a scheduler, driven by the prepared optimizer it steps."""
+        fits = kind_of(scheduler) is Kind.SCHEDULER or callable(getattr(scheduler, "step", None))
+        _expect("prepare_scheduler", scheduler, fits, "a learning-rate scheduler")
         if is_prepared(scheduler):
             if scheduler not in self._schedulers:
                 self._schedulers.append(scheduler)

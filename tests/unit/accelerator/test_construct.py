@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from accelerate import Accelerator
-from accelerate.errors import ConfigError, MisplacedArgumentError, StateError
+from accelerate.errors import ConfigError, MisplacedArgumentError, PrepareError, StateError
 from accelerate.utils import (
     DataLoaderConfiguration,
     DistributedDataParallelKwargs,
@@ -105,3 +105,55 @@ def test_a_reset_forgets_everything_it_published(fresh_state: None) -> None:
     assert PartialState._shared_state == {}
     assert AcceleratorState._shared_state == {}
     assert Accelerator().mixed_precision == "no"
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.5, "4", None])
+def test_a_window_that_has_no_length(fresh_state: None, steps: object) -> None:
+    message = rf"gradient_accumulation_steps={steps!r}: .*whole number of 1 or more"
+    with pytest.raises(ConfigError, match=message):
+        Accelerator(gradient_accumulation_steps=steps)
+    accelerator = Accelerator()
+    with pytest.raises(ConfigError, match=message):
+        accelerator.gradient_accumulation_steps = steps
+    assert accelerator.gradient_accumulation_steps == 1
+    if steps is not None:
+        with pytest.raises(ConfigError, match=message):
+            GradientAccumulationPlugin(num_steps=steps)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("dataloader_config", "DataLoaderConfiguration"),
+        ("gradient_accumulation_plugin", "GradientAccumulationPlugin"),
+        ("project_config", "ProjectConfiguration"),
+    ],
+)
+def test_a_dictionary_where_an_object_belongs(fresh_state: None, name: str, kind: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}=.* is a dict.*{name}={kind}"):
+        Accelerator(**{name: {"split_batches": True}})
+
+
+def test_one_handler_outside_a_list(fresh_state: None) -> None:
+    with pytest.raises(ConfigError, match=r"kwargs_handlers=\[…\]"):
+        Accelerator(kwargs_handlers=DistributedDataParallelKwargs())
+
+
+@pytest.mark.parametrize("given", ["torch", ["nosuch"], 3])
+def test_generators_that_are_not_known(fresh_state: None, given: object) -> None:
+    with pytest.raises(ConfigError, match=r"rng_types=.*generator, cuda.*torch"):
+        Accelerator(rng_types=given)
+    assert Accelerator(rng_types=["torch"]).rng_types == ["torch"]
+
+
+@pytest.mark.parametrize("call", ["prepare_model", "prepare_optimizer", "prepare_data_loader", "prepare_scheduler"])
+def test_a_call_for_one_kind_refuses_another(fresh_state: None, call: str) -> None:
+    with pytest.raises(PrepareError, match=rf"{call}\(\) got a list"):
+        getattr(Accelerator(), call)([1, 2])
+
+
+def test_a_loss_that_is_no_tensor(fresh_state: None) -> None:
+    with pytest.raises(TypeError, match=r"backward\(\) got a dict.*outputs\.loss"):
+        Accelerator().backward({"loss": torch.ones(())})
+    with pytest.raises(TypeError, match=r"accumulate\(\) got a int"), Accelerator().accumulate(4):
+        pass
