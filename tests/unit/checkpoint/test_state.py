@@ -564,3 +564,28 @@ def test_older_files_with_pickles_are_refused_unless_asked_for(tmp_path: Path) -
 def test_a_name_for_how_to_match_is_checked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'sideways'"):
         Run().accelerator.load_state(tmp_path, match="sideways")
+
+
+def test_the_gradient_scaler_goes_on(tmp_path: Path) -> None:
+    def make(mode: str) -> tuple[Accelerator, Any, Any]:
+        runtime.reset()
+        accelerator = Accelerator(cpu=True, mixed_precision=mode)
+        net = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        net, optimizer = accelerator.prepare(net, optimizer)
+        return accelerator, net, optimizer
+
+    accelerator, net, optimizer = make("fp16")
+    for scale in (1.0, float("inf"), 1.0):
+        accelerator.backward(net(torch.ones(1, 2)).sum() * scale)
+        optimizer.step()
+        optimizer.zero_grad()
+    accelerator.save_state(tmp_path / "c")
+    expected = accelerator.scaler.state_dict()
+    assert expected["scale"] == 16384.0  # the first scale is too large for float16 itself, the second step is infinite
+    assert torch.load(tmp_path / "c" / "scaler.pt", weights_only=True) == expected
+    other, *_ = make("fp16")
+    other.load_state(tmp_path / "c")
+    assert other.scaler.state_dict() == expected
+    plain, *_ = make("no")
+    assert "scaler" in plain.load_state(tmp_path / "c").unexpected
