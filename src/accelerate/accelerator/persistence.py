@@ -192,7 +192,7 @@ class PersistenceMixin:
             CheckpointNotFoundError, CheckpointDamagedError, CheckpointMismatchError, PickleRefusedError: nothing was
                 changed; the message names files and objects.
         """
-        options = dict(load_kwargs or {})
+        unpickle = _load_options(load_kwargs)
         if match not in ("name", "order"):
             raise ConfigError(f"match={match!r} is not one of 'name' and 'order'.")
         self._saver.settle()  # type: ignore[attr-defined]
@@ -203,7 +203,7 @@ class PersistenceMixin:
             strict=strict,
             verify=verify,
             by_order=match == "order",
-            allow_pickle=allow_pickle or options.pop("weights_only", True) is False,
+            allow_pickle=allow_pickle or unpickle,
             hooks=list(self._load_model_state_pre_hook.values()),  # type: ignore[attr-defined]
             engine_options=_engine_options(self, "load_state", load_model_func_kwargs),
         )
@@ -317,6 +317,20 @@ def _root(config: Any, *, required: bool = True) -> Any:
         "No folder was given, and there is no automatic naming to choose one. Pass the folder, or construct "
         "Accelerator(project_config=ProjectConfiguration(project_dir=…, automatic_checkpoint_naming=True))."
     )
+
+
+def _load_options(given: dict[str, Any] | None) -> bool:
+    """Whether ``load_kwargs`` ask for unpickling; ``map_location`` needs no asking."""
+    options = dict(given or {})
+    options.pop("map_location", None)
+    unpickle = options.pop("weights_only", True) is False
+    if options:
+        name, value = next(iter(options.items()))
+        raise MisplacedArgumentError(
+            f"load_state() got load_kwargs={{{name!r}: {value!r}}}; it takes 'weights_only' and 'map_location' there. "
+            "Other options are keywords of load_state itself."
+        )
+    return unpickle
 
 
 def _engine_options(facade: Any, call: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -107,8 +107,8 @@ def write_model(
     """
     if os.path.isfile(folder):
         raise CheckpointNotFoundError(f"save_model needs a folder, and {os.fspath(folder)!r} is a file.")
-    if not writes_here(each_node):
-        return
+    if not writes_here(each_node) or not (tensors or writes_here(False)):
+        return  # a divided model is brought together on the main process only
     from accelerate.checkpoint.parts import shards_of
 
     place = Path(folder)

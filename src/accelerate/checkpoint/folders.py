@@ -60,13 +60,16 @@ class FolderLock:
 
     def _close(self) -> None:
         if self._fd is not None:
+            if fcntl is not None and self.held:
+                # A process forked meanwhile (a loader's worker) holds the lock too, and would keep it for its life.
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
             os.close(self._fd)
             self._fd = None
 
     def release(self) -> None:
         """Gives the lock back."""
-        self.held = False
         self._close()
+        self.held = False
 
     def __enter__(self) -> FolderLock:
         return self

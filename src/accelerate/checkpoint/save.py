@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,6 +173,8 @@ class Saver:
             now.end(error)
             raise
 
+        root = None if request.root is None else Path(os.path.abspath(request.root))
+
         def work() -> None:
             try:
                 receipts = _write_parts(contribution, now.transaction, 0)
@@ -180,8 +183,8 @@ class Saver:
                     receipts.update(now.receipts())
                     contribution.parts.finish(now.transaction, receipts)
                 now.transaction.commit(content)
-                if request.root is not None and request.limit is not None:
-                    self.store.prune(request.root, request.limit)
+                if root is not None and request.limit is not None:
+                    self.store.prune(root, request.limit)
             except BaseException as error:
                 now.end(error)
                 raise

@@ -494,6 +494,23 @@ def test_a_misspelt_keyword_is_named(tmp_path: Path, call: str) -> None:
         getattr(Run().accelerator, call)(tmp_path / "c", asynchronus=True)
 
 
+def test_a_misspelt_option_in_load_kwargs_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MisplacedArgumentError, match="weigths_only"):
+        Run().accelerator.load_state(tmp_path, load_kwargs={"weigths_only": False})
+
+
+def test_a_relative_folder_may_be_left_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    run = Run(Path("project"), total_limit=1)
+    run.accelerator.save_state()
+    run.accelerator.save_state(asynchronous=True)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    run.accelerator.end_training()
+    monkeypatch.chdir(tmp_path)
+    assert [p.name for p in (tmp_path / "project" / "checkpoints").iterdir()] == ["checkpoint_1"]
+
+
 class Reference:
     """The objects of the checkpoints in ``data``, which release 1.15.0 of the reference library wrote."""
 

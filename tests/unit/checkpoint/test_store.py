@@ -220,6 +220,22 @@ def test_a_lock_goes_with_its_process(tmp_path: Path) -> None:
         assert third.held
 
 
+def test_a_child_that_was_forked_meanwhile_does_not_keep_the_lock(tmp_path: Path) -> None:
+    lock = claim(tmp_path / "f")
+    wait, go = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(go)
+        os.read(wait, 1)
+        os._exit(0)
+    lock.release()
+    with FolderLock(tmp_path / "f") as second:
+        assert second.held
+    os.close(go)
+    os.close(wait)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_one_flipped_byte_in_any_file_is_found_and_named(tmp_path: Path) -> None:
     target = write(tmp_path / "c", {"one": "abc", "sub/two": "x" * 3000}, note="y")
     for name in ("one", "sub/two", MANIFEST):
