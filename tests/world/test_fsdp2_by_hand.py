@@ -143,3 +143,28 @@ def test_units_are_fsdp_modules() -> None:
 
     base = fresh()
     assert run_world(rank_main, 2)[0] == ["", "blocks.0", "blocks.1"]
+
+
+def test_a_function_in_the_place_of_ours_divides_and_the_optimizer_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    import accelerate.accelerator
+
+    called: list[int] = []
+
+    def theirs(acc: Any, model: Any) -> Any:
+        called.append(acc.process_index)
+        mesh = init_device_mesh("cpu", (acc.num_processes,))
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        return fully_shard(model, mesh=mesh)
+
+    def rank_main(rank: int, n: int) -> Any:
+        acc = accelerator(job, plugin())
+        model = copy.deepcopy(job.model)
+        model, optimizer = acc.prepare(model, job.optimizer(model.parameters()))
+        return train(acc, job, model, optimizer)
+
+    monkeypatch.setattr(accelerate.accelerator, "fsdp2_prepare_model", theirs)
+    job = Job(fresh(), steps=4, accumulate=2, clip=0.5)
+    for result in run_world(rank_main, 2):
+        assert_same(result, plain(job))
+    assert sorted(called) == [0, 1]

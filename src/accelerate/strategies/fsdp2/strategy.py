@@ -37,6 +37,11 @@ class Fsdp2Strategy(ShardedStrategy):
         hybrid = "HYBRID" in str(getattr(strategy, "name", strategy)).upper()
         return self.runtime.topology.local_world_size if hybrid else None
 
+    def public_prepare(self) -> tuple[str, Any]:
+        from accelerate.strategies.fsdp2.by_hand import fsdp2_prepare_model
+
+        return fsdp2_prepare_model.__name__, fsdp2_prepare_model
+
     def check_model(self, model: torch.nn.Module) -> None:
         if any(isinstance(module, FSDPModule) for module in model.modules()):
             raise PrepareError(
@@ -84,7 +89,9 @@ class Fsdp2Strategy(ShardedStrategy):
         return policy if isinstance(policy, MixedPrecisionPolicy) else None
 
     def no_sync(self, model: torch.nn.Module) -> AbstractContextManager[Any]:
-        modules = getattr(model, _DIVIDED, ())
+        modules = getattr(model, _DIVIDED, None)
+        if modules is None:  # divided by somebody else's function
+            modules = model.__dict__[_DIVIDED] = tuple(fsdp_modules(model))
         if not modules and not self.averages:
             return nullcontext()
         return self._without_sync(modules)

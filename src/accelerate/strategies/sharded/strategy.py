@@ -117,7 +117,10 @@ class ShardedStrategy(Strategy[Any]):
         optimizers = [bare_optimizer(item.value) for item in bundle.of(Kind.OPTIMIZER)]
         kept = take_state(optimizers, [item.value for item in models if not is_divided(item.value)])
         for item in models:
+            # Here too, since the façade may hand the model to a function that somebody put in the place of ours.
+            before = self.successors.watch(item.value)
             item.value = port.prepare_model(item.value, device_placement=item.place)
+            self.successors.record(before, self.named_after(item.value))
         for optimizer in optimizers:
             self.rebind(optimizer)
         for optimizer, state in kept:
