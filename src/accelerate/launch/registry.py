@@ -15,6 +15,7 @@ _own: dict[str, Launcher] = {}
 
 # In the order of asking; a module is imported when its turn comes.
 _BUILT_IN = {
+    "deepspeed": ("accelerate.launch.deepspeed", "DeepSpeedLauncher"),
     "mpi": ("accelerate.launch.mpi", "MpiLauncher"),
     "inline": ("accelerate.launch.inline", "InlineLauncher"),
     "torchrun": ("accelerate.launch.torchrun", "TorchrunLauncher"),

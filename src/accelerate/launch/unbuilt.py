@@ -29,14 +29,6 @@ class UnbuiltLauncher(Launcher):
         raise NotBuiltError(f"{self.what} is not built yet in this version. {self.instead}")
 
 
-def _deepspeed_hosts(job: Job) -> bool:
-    settings = job.config.deepspeed
-    remote = settings.deepspeed_multinode_launcher not in (None, "standard")
-    filters = settings.deepspeed_inclusion_filter or settings.deepspeed_exclusion_filter
-    several = job.config.machine_range[1] > 1
-    return job.config.use_deepspeed and bool(settings.deepspeed_hostfile or filters or (remote and several))
-
-
 UNBUILT = (
     UnbuiltLauncher(
         "sagemaker",
@@ -55,12 +47,6 @@ UNBUILT = (
         "Training with Megatron-LM",
         lambda job: job.config.use_megatron_lm,
         "FSDP (--use_fsdp) shards large models too.",
-    ),
-    UnbuiltLauncher(
-        "deepspeed",
-        "DeepSpeed's own launcher for several hosts",
-        _deepspeed_hosts,
-        "Use --deepspeed_multinode_launcher standard without a host file, and start the launch on every machine.",
     ),
     UnbuiltLauncher(
         "slurm", "The Slurm engine", lambda job: False, "Call `srun accelerate launch …` in a batch script."

@@ -218,6 +218,11 @@ from accelerate.precision.calls import get_grad_scaler as get_grad_scaler
 from accelerate.precision.calls import get_mixed_precision_context_manager as get_mixed_precision_context_manager
 from accelerate.progress import tqdm as tqdm
 from accelerate.state.legacy import get_current_device_type as get_current_device_type
+from accelerate.strategies.deepspeed.handle import DeepSpeedEngineWrapper as DeepSpeedEngineWrapper
+from accelerate.strategies.deepspeed.placeholders import DummyOptim as DummyOptim
+from accelerate.strategies.deepspeed.placeholders import DummyScheduler as DummyScheduler
+from accelerate.strategies.deepspeed.wrappers import DeepSpeedOptimizerWrapper as DeepSpeedOptimizerWrapper
+from accelerate.strategies.deepspeed.wrappers import DeepSpeedSchedulerWrapper as DeepSpeedSchedulerWrapper
 from accelerate.strategies.fsdp2.by_hand import disable_fsdp_ram_efficient_loading as disable_fsdp_ram_efficient_loading
 from accelerate.strategies.fsdp2.by_hand import enable_fsdp_ram_efficient_loading as enable_fsdp_ram_efficient_loading
 from accelerate.strategies.fsdp2.by_hand import ensure_weights_retied as ensure_weights_retied
@@ -239,11 +244,6 @@ from accelerate.transforms.compile import has_compiled_regions as has_compiled_r
 from accelerate.transforms.compile import is_compiled_module as is_compiled_module
 from accelerate.unbuilt import AbstractTrainStep as AbstractTrainStep
 from accelerate.unbuilt import BertTrainStep as BertTrainStep
-from accelerate.unbuilt import DeepSpeedEngineWrapper as DeepSpeedEngineWrapper
-from accelerate.unbuilt import DeepSpeedOptimizerWrapper as DeepSpeedOptimizerWrapper
-from accelerate.unbuilt import DeepSpeedSchedulerWrapper as DeepSpeedSchedulerWrapper
-from accelerate.unbuilt import DummyOptim as DummyOptim
-from accelerate.unbuilt import DummyScheduler as DummyScheduler
 from accelerate.unbuilt import GPTTrainStep as GPTTrainStep
 from accelerate.unbuilt import MegatronLMDummyDataLoader as MegatronLMDummyDataLoader
 from accelerate.unbuilt import MegatronLMDummyScheduler as MegatronLMDummyScheduler

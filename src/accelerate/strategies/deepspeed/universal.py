@@ -18,7 +18,6 @@ from accelerate import runtime
 from accelerate.comm import operations
 from accelerate.errors import CheckpointError
 
-
 __all__ = ["convert", "load_converted", "zero_to_fp32"]
 
 _OPTIMIZER, _GROUPS = "optimizer_state_dict", "param_groups"
@@ -120,7 +119,7 @@ def _complete(folder: Path, ranks: int, *, stage3: bool) -> None:
 
 
 def _bridge(folder: Path) -> None:
-    """Makes the universal form readable under every stage: stage 3 is written and read in another shape than 1 and 2."""
+    """Makes the universal form readable under every stage: that of stage 3 has another shape than that of 1 and 2."""
     path = folder / "zero" / "optimizer_state.pt"
     common = torch.load(path, map_location="cpu", weights_only=False)
     written = common.get(_OPTIMIZER)
