@@ -32,11 +32,6 @@ class Fsdp2Strategy(ShardedStrategy):
 
     name = "fsdp2"
 
-    def shard_size(self) -> int | None:
-        strategy = getattr(self.options, "sharding_strategy", None)
-        hybrid = "HYBRID" in str(getattr(strategy, "name", strategy)).upper()
-        return self.runtime.topology.local_world_size if hybrid else None
-
     def public_prepare(self) -> tuple[str, Any]:
         from accelerate.strategies.fsdp2.by_hand import fsdp2_prepare_model
 
