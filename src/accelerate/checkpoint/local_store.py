@@ -13,8 +13,8 @@ import os
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from accelerate.checkpoint import layout
 from accelerate.checkpoint.folders import FolderLock, claim, journals, roll_forward, sweep
 from accelerate.checkpoint.manifest import MANIFEST, FileRecord, Manifest
 from accelerate.checkpoint.store import CheckpointStore, Entry, Transaction
-from accelerate.checkpoint.streams import HashingWriter, digest_of, sync_folder
+from accelerate.checkpoint.streams import CHUNK, HashingWriter, combined, digest_of, digest_part, sync_folder
 from accelerate.errors import CheckpointDamagedError, CheckpointError
 
 __all__ = ["LocalStore", "LocalTransaction"]
@@ -124,6 +124,14 @@ class LocalTransaction(Transaction):
             self._close()
 
 
+def _fault(record: FileRecord, parts: Sequence[Future[bytes]]) -> str | None:
+    try:
+        digest = combined([part.result() for part in parts])
+    except OSError as error:
+        return f"cannot be read: {error.strerror or error}"
+    return None if digest == record.digest else "differs from its checksum"
+
+
 class LocalStore(CheckpointStore):
     """Checkpoints as folders. ``durable=False`` leaves it to the system when bytes reach the disk: a checkpoint then
     survives the death of the process, not that of the machine."""
@@ -179,21 +187,23 @@ class LocalStore(CheckpointStore):
         return Manifest.read(path)
 
     def verify(self, path: Path, manifest: Manifest, *, describe: Callable[[str], str] = str) -> None:
-        def check(record: FileRecord) -> str | None:
+        def parts(record: FileRecord) -> list[Future[bytes]] | str:
             file = path / record.path
             try:
                 size = file.stat().st_size
-                if size != record.size:
-                    return f"{describe(record.path)} has {size} bytes, {record.size} were written"
-                if digest_of(file)[1] != record.digest:
-                    return f"{describe(record.path)} differs from its checksum"
             except OSError as error:
-                return f"{describe(record.path)} cannot be read: {error.strerror or error}"
-            return None
+                return f"cannot be read: {error.strerror or error}"
+            if size != record.size:
+                return f"has {size} bytes, {record.size} were written"
+            starts = range(0, max(size, 1), CHUNK)
+            return [pool.submit(digest_part, file, start, min(CHUNK, size - start)) for start in starts]
 
-        largest_first = sorted(manifest.files, key=lambda record: -record.size)
+        faults = []
         with ThreadPoolExecutor(self.threads, thread_name_prefix="accelerate-verify") as pool:
-            faults = [fault for fault in pool.map(check, largest_first) if fault]
+            for record, found in [(record, parts(record)) for record in manifest.files]:
+                fault = found if isinstance(found, str) else _fault(record, found)
+                if fault is not None:
+                    faults.append(f"{describe(record.path)} {fault}")
         if faults:
             raise CheckpointDamagedError(
                 f"The checkpoint {path} is damaged; nothing was loaded.\n  " + "\n  ".join(sorted(faults))

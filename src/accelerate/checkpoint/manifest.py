@@ -21,7 +21,7 @@ _HEAD = '{"xxh3_128": "%s",\n'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRecord:
-    """One file: its path below the checkpoint with forward slashes, its size in bytes, its xxh3-128 in hexadecimal."""
+    """One file: its path below the checkpoint with forward slashes, its size in bytes, its digest in hexadecimal."""
 
     path: str
     size: int

@@ -21,6 +21,7 @@ from accelerate.errors import CheckpointError, PickleRefusedError
 __all__ = ["numpy_allowed", "portable", "read_object", "restored", "write_object"]
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
+_NUMBERS = {int, float, bool, str}
 _ARRAY = "__accelerate_array__"
 # torch keeps whether zip entries get a checksum of their own in a process-wide switch.
 _crc_switch = threading.Lock()
@@ -48,6 +49,8 @@ def portable(value: Any, where: str) -> Any:
         made = ((portable(key, where), portable(item, f"{where}[{key!r}]")) for key, item in value.items())
         return kind(dict(made)) if kind in (OrderedDict, Counter) else dict(made)
     if isinstance(value, (list, tuple)):
+        if kind in (list, tuple) and set(map(type, value)) <= _NUMBERS:
+            return kind(value)  # the state of a random generator is a thousand of them
         items = [portable(item, f"{where}[{index}]") for index, item in enumerate(value)]
         return items if isinstance(value, list) else tuple(items)
     if kind in (set, frozenset):
@@ -77,7 +80,7 @@ def restored(value: Any) -> Any:
             return np.frombuffer(data, dtype=value[_ARRAY]).reshape(value["shape"]).copy()
         made = {key: restored(item) for key, item in value.items()}
         return type(value)(made) if type(value) in (OrderedDict, Counter) else made
-    if type(value) in (list, tuple):
+    if type(value) in (list, tuple) and not set(map(type, value)) <= _NUMBERS:
         return type(value)(restored(item) for item in value)
     return value
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import xxhash
 from safetensors.torch import load_file, load_model
 
 from accelerate.checkpoint.objects import portable, read_object, restored, write_object
@@ -35,6 +36,23 @@ def test_the_hash_while_writing_is_that_of_the_file(tmp_path: Path) -> None:
     assert digest_of(tmp_path / "f") == told
     (tmp_path / "empty").touch()
     assert digest_of(tmp_path / "empty")[0] == 0
+
+
+def test_large_files_are_hashed_by_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("accelerate.checkpoint.streams.CHUNK", 1 << 16)
+    whole = bytes(range(256)) * 700
+    for cuts in ([len(whole)], [1, 65535, 65536, 3], [65536, 65536]):
+        with HashingWriter(tmp_path / "f", durable=False) as file:
+            start = 0
+            for cut in [*cuts, len(whole)]:
+                file.write(whole[start : start + cut])
+                start += cut
+            told = (file.size, file.digest())
+        parts = [xxhash.xxh3_128_digest(whole[i : i + (1 << 16)]) for i in range(0, len(whole), 1 << 16)]
+        assert told == (len(whole), xxhash.xxh3_128_hexdigest(b"".join(parts))) == digest_of(tmp_path / "f")
+    # A file of one part has the digest that the xxhsum program shows.
+    (tmp_path / "g").write_bytes(whole[: 1 << 16])
+    assert digest_of(tmp_path / "g")[1] == xxhash.xxh3_128_hexdigest(whole[: 1 << 16])
 
 
 def test_a_writer_that_is_left_by_an_error_tells_nobody(tmp_path: Path) -> None:
