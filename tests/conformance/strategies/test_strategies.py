@@ -12,6 +12,7 @@ import torch
 from accelerate.checkpoint.naming import canonical_parameters
 from accelerate.test_utils.world import run_world
 from conformance.strategies.jobs import Job, Net, Result, assert_same, make_accelerator, plain, through
+from deepspeed_jobs import warm
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Case:
     kind: str
     kwargs: Callable[[], dict[str, Any]] = dict
     how: str = "fork"
+    before: Callable[[], None] | None = None  # imports, once in the parent of forked ranks
 
     def __str__(self) -> str:
         return f"{self.name}-{self.ranks}"
@@ -46,6 +48,15 @@ def fsdp(version: int, **kwargs: Any) -> Callable[[], dict[str, Any]]:
     return make
 
 
+def deepspeed(stage: int) -> Callable[[], dict[str, Any]]:
+    def make() -> dict[str, Any]:
+        from accelerate import DeepSpeedPlugin
+
+        return {"deepspeed_plugin": DeepSpeedPlugin(zero_stage=stage, zero3_save_16bit_model=True)}
+
+    return make
+
+
 CASES = [
     Case("single", 1, "NO"),
     Case("ddp", 2, "MULTI_CPU"),
@@ -54,6 +65,8 @@ CASES = [
     Case("fsdp1", 2, "FSDP", fsdp(1, use_orig_params=True)),
     Case("fsdp2", 2, "FSDP", fsdp(2)),
     Case("fsdp2", 4, "FSDP", fsdp(2)),
+    Case("deepspeed2", 2, "DEEPSPEED", deepspeed(2), before=warm),
+    Case("deepspeed3", 2, "DEEPSPEED", deepspeed(3), before=warm),
 ]
 
 
@@ -61,6 +74,8 @@ def run(case: Case, job: Job, body: Callable[..., Any] = through, **more: Any) -
     def rank_main(rank: int, n: int) -> Any:
         return body(make_accelerator(job, **case.kwargs(), **more), job, n)
 
+    if case.before is not None:
+        case.before()
     return run_world(rank_main, case.ranks, how=case.how)  # type: ignore[arg-type]
 
 
