@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from accelerate import env
-from accelerate.cli.launch import job_of
+from accelerate.cli.launch import job_of, plan_of
 from accelerate.errors import NotBuiltError
 from accelerate.launch.base import Job
 from accelerate.launch.shape import base_environment, shape_of
@@ -52,16 +52,16 @@ def prepare_multi_gpu_env(args: argparse.Namespace) -> dict[str, str]:
 
 
 def prepare_deepspeed_cmd_env(args: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
-    """The command of one DeepSpeed process and its whole environment, ranks apart.
+    """The command of one DeepSpeed process and its whole environment, ranks apart; with the hosts of a host file the
+    command of DeepSpeed's own runner, which starts them all.
 
     Raises:
-        NotBuiltError: DeepSpeed's own launcher for several hosts is asked for.
+        LaunchError: the numbers of processes and machines do not fit each other.
     """
-    from accelerate.launch.registry import choose
-
     job, _ = job_of(args)
-    choose(job).plan(job)
-    return _command(job), _environment(job)
+    plan = plan_of(job)
+    command = list(plan.argv) if plan.kind == "deepspeed" else _command(job)
+    return command, _environment(job)
 
 
 def prepare_tpu(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -40,8 +41,25 @@ def test_deepspeed() -> None:
     command, environment = prepare_deepspeed_cmd_env(launch_command_parser().parse_args(words))
     assert command == [sys.executable, "train.py"]
     assert environment["ACCELERATE_DEEPSPEED_ZERO_STAGE"] == "2"
-    with pytest.raises(NotBuiltError, match="DeepSpeed"):
-        prepare_deepspeed_cmd_env(launch_command_parser().parse_args(["--deepspeed_hostfile", "h", *words]))
+
+
+def test_deepspeed_on_the_hosts_of_a_file(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("one slots=1\ntwo slots=1\n")
+    words = [
+        "--use_deepspeed",
+        "--deepspeed_hostfile",
+        str(hosts),
+        "--num_machines",
+        "2",
+        "--num_processes",
+        "2",
+        "train.py",
+    ]
+    command, _ = prepare_deepspeed_cmd_env(launch_command_parser().parse_args(words))
+    assert command[:3] == [sys.executable, "-m", "deepspeed.launcher.runner"]
+    assert command[command.index("--hostfile") + 1] == str(hosts)
+    assert command[-1] == "train.py"
 
 
 @pytest.mark.parametrize(("flags", "name"), [([], "XLA_USE_BF16"), (["--downcast_bf16"], "XLA_DOWNCAST_BF16")])
