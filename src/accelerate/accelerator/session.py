@@ -110,7 +110,7 @@ class SessionMixin:
         self._windows.clear()
         self._window = self._default_window  # type: ignore[attr-defined]
         self._item_unit = None
-        self.deepspeed_engine_wrapped = None  # type: ignore[attr-defined]
+        self.deepspeed_engine_wrapped = None
         self.step = 0
         return release_memory(*objects)
 
