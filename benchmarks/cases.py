@@ -250,6 +250,52 @@ CASES: dict[str, Case] = {
             3,
         ),
         _case("memory_fsdp2", "peak memory of the same", _fsdp2_memory, 3),
+        _case(
+            "checkpoint",
+            "saving and loading 60 million parameters with AdamW, without syncs",
+            functools.partial(
+                _worker,
+                file="checkpoint.py",
+                pairs=[
+                    ("save_state over torch.save", "torch_save", "save", 0.6),
+                    ("load_state over torch.load and load_state_dict", "torch_load", "load", 0.6),
+                    ("the same without verification", "torch_load", "load_unverified", 0.45),
+                ],
+            ),
+            1,
+        ),
+        _case(
+            "checkpoint_durable",
+            "the same save, both sides synced to the disk",
+            functools.partial(
+                _worker,
+                file="checkpoint.py",
+                arguments=["durable"],
+                pairs=[("save_state over torch.save, synced", "torch_save", "save", 1.0)],
+            ),
+            1,
+        ),
+        _case(
+            "checkpoint_async",
+            "a save in the background",
+            functools.partial(
+                _worker,
+                file="checkpoint_async.py",
+                pairs=[("what the loop waits over a whole save", "synchronous", "blocking", 0.2)],
+            ),
+            1,
+        ),
+        _case(
+            "checkpoint_memory",
+            "memory that a save adds",
+            functools.partial(
+                _worker,
+                file="checkpoint_async.py",
+                arguments=["peak"],
+                pairs=[("peak over the checkpoint's size", "all", "peak", 0.05)],
+            ),
+            1,
+        ),
         _case("import_time", "importing the package, and its main class", _imports, 7),
         _case("cli_help", "accelerate --help", _help, 5),
         _case("launch_empty", "accelerate launch of an empty script", _launch_empty, 5),

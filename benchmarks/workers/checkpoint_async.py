@@ -56,7 +56,7 @@ def peak_of_a_save() -> float:
     return most[0] / size
 
 
-taken: dict[str, list[float]] = {"synchronous": [], "blocking": [], "all": [1.0], "peak": []}
+taken: dict[str, list[float]] = {"synchronous": [], "blocking": [], "all": [1.0], "peak": []}  # "all": the whole of it
 if "peak" in sys.argv[1:]:
     taken["peak"] = [peak_of_a_save() for _ in range(3)]
 else:
