@@ -23,8 +23,8 @@ from benchmarks.__main__ import interpreter
 
 EXPLAINED = {
     "2 x 1, no seedable sampler": (
-        "without the seedable sampler, ranks here agree on what plain torch would draw, so that the order is that of one "
-        "process"
+        "without the seedable sampler, ranks here agree on what plain torch would draw, so that the order is that of "
+        "one process"
     ),
 }
 WORKER = Path(__file__).parent / "workers" / "trainer.py"

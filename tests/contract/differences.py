@@ -44,20 +44,4 @@ UNBUILT = {
 }
 
 # Names that other libraries import from, or replace in, a module that does not have them yet.
-NOT_THERE_YET = {
-    "accelerate.accelerator.AcceleratorState",
-    "accelerate.accelerator.ParallelismConfig",
-    "accelerate.accelerator.TERecipeKwargs",
-    "accelerate.accelerator.TorchDynamoPlugin",
-    "accelerate.accelerator.convert_model",
-    "accelerate.accelerator.convert_model_to_fp8_ao",
-    "accelerate.accelerator.fsdp2_apply_ac",
-    "accelerate.accelerator.fsdp2_prepare_model",
-    "accelerate.accelerator.get_state_dict_offloaded_model",
-    "accelerate.accelerator.load_fsdp_model",
-    "accelerate.accelerator.load_fsdp_optimizer",
-    "accelerate.accelerator.prepare_data_loader",
-    "accelerate.accelerator.save_fsdp_model",
-    "accelerate.accelerator.save_fsdp_optimizer",
-    "accelerate.accelerator.torch",
-}
+NOT_THERE_YET: set[str] = set()

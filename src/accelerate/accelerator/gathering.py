@@ -35,7 +35,7 @@ class GatherMixin:
         Args:
             input_data: Tensors in any nesting, or any picklable object: then the result is the flat list of what the
                 ranks gave.
-            use_gather_object: Treat the input as an object even if it holds tensors only.
+            use_gather_object: Treat the input as an object even if it holds tensors only; a tensor is a list of rows.
 
         In one process no sample is repeated. But what was made as long as a full batch for a last one that is shorter
         (a mean, repeated for each sample) is cut to the length of that one, as it is on several ranks.
@@ -48,7 +48,7 @@ class GatherMixin:
         own = None if counts is None else counts[self.process_index]
         tensors = not use_gather_object and _only_tensors(input_data)
         if not tensors:
-            rows = input_data if isinstance(input_data, list) else [input_data]
+            rows = _rows(input_data)
             data: Any = operations.gather_object(rows if own is None else rows[:own])
         else:
             data = operations.gather_uneven(
@@ -83,11 +83,11 @@ class GatherMixin:
 
 def _as_long_as_the_last(state: Any, data: Any, as_object: bool) -> Any:
     tensors = not as_object and _only_tensors(data)
-    rows = data if tensors or isinstance(data, list) else [data]
-    found = operations.gather_uneven(rows) if tensors else operations.gather_object(rows)
+    tensors = tensors or isinstance(data, torch.Tensor)
+    found = operations.gather_uneven(data) if tensors else operations.gather_object(_rows(data))
     batches = getattr(state.active_dataloader, "batch_sampler", None) if state.end_of_dataloader else None
     full, samples = getattr(batches, "batch_size", None), getattr(batches, "sampler", None)
-    if not full or getattr(batches, "drop_last", False) or not hasattr(samples, "__len__"):
+    if not full or getattr(batches, "drop_last", False) or samples is None or not hasattr(samples, "__len__"):
         return found
     short = len(samples) % full
     if not short:
@@ -95,6 +95,12 @@ def _as_long_as_the_last(state: Any, data: Any, as_object: bool) -> Any:
     if not tensors:
         return found[:short] if len(found) == full else found
     return nested.recursively_apply(_shortened(short, full), found)
+
+
+def _rows(data: Any) -> list[Any]:
+    if isinstance(data, torch.Tensor) and data.ndim:
+        return list(data.detach().cpu())
+    return data if isinstance(data, list) else [data]
 
 
 def _shortened(short: int, full: int) -> Any:

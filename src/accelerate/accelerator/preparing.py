@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from accelerate import runtime
+from accelerate.accelerator.replacing import replaced_loader, replaced_model
 from accelerate.data.prepare import prepare_loader
 from accelerate.devices import rng
 from accelerate.errors import NotBuiltError, PrepareError
@@ -106,7 +107,8 @@ class PrepareMixin:
         place = self.device_placement if device_placement is None else device_placement
         held = runtime.current()
         ctx = PrepareContext(runtime=held, place=place, train=not evaluation_mode, settings=self._prepare_settings())
-        prepared = self.strategy.prepare_model(model, ctx)
+        theirs = None if evaluation_mode else replaced_model(self, model)
+        prepared = self.strategy.prepare_model(model, ctx) if theirs is None else theirs
         prepared.__dict__[_PREPARED] = True
         self._models.append(prepared)
         if not evaluation_mode and held.topology.world_size > 1:
@@ -148,16 +150,18 @@ class PrepareMixin:
                 self._dataloaders.append(data_loader)
             return data_loader
         place = self.device_placement if device_placement is None else device_placement
-        prepared = prepare_loader(
-            data_loader,
-            shard=self.strategy.shard_spec(),
-            device=self.device if place else None,
-            config=self.dataloader_config,
-            rng_types=self.rng_types,
-            slice_fn=slice_fn_for_dispatch,
-            mesh=runtime.current().mesh,
-            siblings=self._dataloaders,
-        )
+        prepared: DataLoader[Any] | None = replaced_loader(self, data_loader, place, slice_fn_for_dispatch)
+        if prepared is None:
+            prepared = prepare_loader(
+                data_loader,
+                shard=self.strategy.shard_spec(),
+                device=self.device if place else None,
+                config=self.dataloader_config,
+                rng_types=self.rng_types,
+                slice_fn=slice_fn_for_dispatch,
+                mesh=runtime.current().mesh,
+                siblings=self._dataloaders,
+            )
         self._dataloaders.append(prepared)
         return prepared
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from accelerate import env, optional
 from accelerate.errors import ConfigError, MissingPackageError, NotBuiltError
+from accelerate.replaced import replacement
 
 if TYPE_CHECKING:
     import torch
@@ -64,6 +65,9 @@ def convert(model: torch.nn.Module, handler: Any, *, device: torch.device) -> to
     from accelerate.precision.ao import convert_model_to_fp8_ao, default_config
 
     config = default_config(handler, device)
-    return convert_model_to_fp8_ao(
+    theirs = replacement(
+        "convert_model_to_fp8_ao", convert_model_to_fp8_ao, "accelerate.accelerator", "accelerate.utils"
+    )
+    return (theirs or convert_model_to_fp8_ao)(
         model, config=config, module_filter_func=getattr(handler, "module_filter_func", None)
     )

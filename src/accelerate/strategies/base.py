@@ -160,6 +160,10 @@ class Strategy(ABC, Generic[Options]):
         topology = self.runtime.topology
         return ShardSpec(count=topology.world_size, index=topology.rank)
 
+    def public_prepare(self) -> tuple[str, Any] | None:
+        """Name and value of the public function that prepares a model by hand, which other libraries replace."""
+        return None
+
     def check(self, bundle: Bundle) -> None:
         """Raises PrepareError where the capabilities do not allow this bundle."""
         models, optimizers = list(bundle.of(Kind.MODEL)), list(bundle.of(Kind.OPTIMIZER))

@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from accelerate import Accelerator
+from accelerate.test_utils.world import run_world
 
 
 @pytest.mark.parametrize(
@@ -39,3 +40,14 @@ def test_outside_a_loader_nothing_is_cut(fresh_state: None) -> None:
     for _ in accelerator.prepare(DataLoader(TensorDataset(torch.arange(7)), batch_size=3)):
         pass
     assert len(accelerator.gather_for_metrics(torch.ones(3))) == 3
+
+
+def test_a_tensor_gathered_as_an_object_is_its_rows() -> None:
+    def rank_main(rank: int, n: int) -> list[list[float]]:
+        accelerator = Accelerator()
+        loader = accelerator.prepare(DataLoader(TensorDataset(torch.arange(5.0)[:, None]), batch_size=2))
+        found = [accelerator.gather_for_metrics(batch, use_gather_object=True) for (batch,) in loader]
+        return [[row.item() for row in rows] for rows in found]
+
+    assert run_world(rank_main, 1, how="fork") == [[[0, 1], [2, 3], [4]]]
+    assert run_world(rank_main, 2, how="fork") == [[[0, 1, 2, 3], [4]]] * 2
