@@ -1,6 +1,6 @@
 """What the façade costs over a bare loop on the same DeepSpeed engine: two ranks, steps in turns, the median ratio.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.deepspeed
+OMP_NUM_THREADS=1 python -m benchmarks.deepspeed
 """
 
 from __future__ import annotations
