@@ -20,7 +20,7 @@ def tqdm(*args: Any, main_process_only: bool = True, **kwargs: Any) -> Any:
         TypeError: the first argument is a boolean, as ``main_process_only`` once was.
     """
     optional.require("tqdm", "`accelerate.utils.tqdm`")
-    from tqdm.auto import tqdm as bar  # type: ignore[import-untyped]
+    from tqdm.auto import tqdm as bar
 
     if args and isinstance(args[0], bool):
         raise TypeError(
