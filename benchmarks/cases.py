@@ -251,15 +251,37 @@ CASES: dict[str, Case] = {
         ),
         _case("memory_fsdp2", "peak memory of the same", _fsdp2_memory, 3),
         _case(
-            "checkpoint",
-            "saving and loading 60 million parameters with AdamW, without syncs",
+            "checkpoint_save",
+            "saving 60 million parameters with AdamW, without syncs",
+            functools.partial(
+                _worker, file="checkpoint.py", pairs=[("save_state over torch.save", "torch_save", "save", 0.6)]
+            ),
+            1,
+        ),
+        _case(
+            "checkpoint_load",
+            "loading them, once in the life of a process",
             functools.partial(
                 _worker,
                 file="checkpoint.py",
+                arguments=["load"],
                 pairs=[
-                    ("save_state over torch.save", "torch_save", "save", 0.6),
                     ("load_state over torch.load and load_state_dict", "torch_load", "load", 0.6),
                     ("the same without verification", "torch_load", "load_unverified", 0.45),
+                ],
+            ),
+            1,
+        ),
+        _case(
+            "checkpoint_again",
+            "loading them over and over in one process, where torch.load finds its memory again",
+            functools.partial(
+                _worker,
+                file="checkpoint.py",
+                arguments=["again"],
+                pairs=[
+                    ("load_state over torch.load and load_state_dict", "torch_load", "load", 1.3),
+                    ("the same without verification", "torch_load", "load_unverified", 0.9),
                 ],
             ),
             1,

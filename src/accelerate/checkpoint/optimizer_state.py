@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from accelerate.checkpoint.adapter import LoadReport, OptimizerState
+from accelerate.checkpoint.room import copied
 from accelerate.errors import CheckpointMismatchError
 
 __all__ = ["check", "from_torch_layout", "restore", "to_torch_layout"]
@@ -181,7 +182,7 @@ def _own(values: dict[Any, Any], there: Mapping[Any, Any]) -> dict[Any, Any]:
 
 def _placed(value: torch.Tensor, old: Any) -> torch.Tensor:
     with torch.no_grad():  # which is a thread's own affair
-        return old.copy_(value) if _alike(value, old) else value.clone()
+        return old.copy_(value) if _alike(value, old) else copied(value)
 
 
 def _alike(value: torch.Tensor, old: Any) -> bool:

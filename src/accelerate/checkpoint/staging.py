@@ -11,6 +11,7 @@ import torch
 
 from accelerate.checkpoint.objects import portable
 from accelerate.checkpoint.parts import Piece
+from accelerate.checkpoint.room import room
 from accelerate.checkpoint.writing import bytes_in
 
 __all__ = ["Staging"]
@@ -54,7 +55,7 @@ class Staging:
         self._used = 0
         if self._region is None or self._region.numel() < size:
             self._region = None  # before the new one, so that they are not both there
-            self._region = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
+            self._region = torch.empty(size, dtype=torch.uint8, pin_memory=True) if pinned else room(size)
 
     def _copy(self, value: Any, memo: dict[Any, torch.Tensor], devices: set[torch.device], pool: Executor) -> Any:
         if isinstance(value, torch.Tensor):
