@@ -280,8 +280,8 @@ CASES: dict[str, Case] = {
                 file="checkpoint.py",
                 arguments=["again"],
                 pairs=[
-                    ("load_state over torch.load and load_state_dict", "torch_load", "load", 1.3),
-                    ("the same without verification", "torch_load", "load_unverified", 0.9),
+                    ("load_state over torch.load and load_state_dict", "torch_load", "load", 0.6),
+                    ("the same without verification", "torch_load", "load_unverified", 0.45),
                 ],
             ),
             1,
