@@ -52,8 +52,9 @@ class Slots:
     """Everything process-wide: the Runtime, and the dictionaries that the public state classes share.
 
     ``topology`` is told by whoever runs several ranks in one process; None where the environment tells it. ``frames``
-    belongs to :mod:`accelerate.comm.here`, ``job`` to :mod:`accelerate.comm.connection` (it stays with the process
-    group, whatever is reset), ``seed`` to :mod:`accelerate.devices.rng`.
+    belongs to :mod:`accelerate.comm.here`, ``job`` and ``meeting`` to :mod:`accelerate.comm.connection` (the first
+    stays with the process group, whatever is reset, the second with the process), ``seed`` to
+    :mod:`accelerate.devices.rng`.
     """
 
     runtime: Runtime | None = None
@@ -63,6 +64,7 @@ class Slots:
     gradient: dict[str, Any] = field(default_factory=dict)
     frames: Any | None = None
     job: Any | None = None
+    meeting: Any | None = None
     seed: Any | None = None
 
 

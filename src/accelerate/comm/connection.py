@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import warnings
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 
 from accelerate import env, runtime
 from accelerate.comm.base import Collectives
@@ -158,13 +160,36 @@ def _join(topology: Topology, name: str, timeout: timedelta | None, init_method:
     method = init_method or _meeting_place(topology)
     options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
     try:
-        dist.init_process_group(name, init_method=method, rank=topology.rank, world_size=topology.world_size, **options)
+        store = _store(topology, method, options)
+        dist.init_process_group(name, store=store, rank=topology.rank, world_size=topology.world_size, **options)
     except (RuntimeError, ValueError) as error:
         place = f"{topology.master_addr}:{topology.master_port}" if method == "env://" else method
         raise TopologyError(
             f"Rank {topology.rank} of {topology.world_size} could not join the {name} group at {place}: {error}. "
             "Check that every rank uses the same address, that the port is free there, and that all ranks were started."
         ) from error
+
+
+def _store(topology: Topology, method: str, options: dict[str, Any]) -> Any:
+    """Collective at the first call. Where the ranks of the next group leave their addresses for one another.
+
+    The meeting place outlives a group that is left: a rank that comes back early would else read the addresses of the
+    group before, or meet a server that is about to end.
+    """
+    slots = runtime.slots()
+    place = (method, topology.rank, topology.world_size, topology.master_addr, topology.master_port)
+    if slots.meeting is None or slots.meeting.place != place:
+        store, _, _ = next(dist.rendezvous(method, topology.rank, topology.world_size, **options))  # type: ignore[attr-defined]
+        slots.meeting = _Meeting(place, store)
+    slots.meeting.groups += 1
+    return c10d.PrefixStore(f"accelerate/{slots.meeting.groups}", slots.meeting.store)
+
+
+@dataclass(slots=True)
+class _Meeting:
+    place: tuple[Any, ...]
+    store: Any
+    groups: int = 0
 
 
 def _meeting_place(topology: Topology) -> str:
