@@ -24,6 +24,7 @@ from accelerate.utils import (
     save_fsdp_model,
     save_fsdp_optimizer,
 )
+from memory import growth
 from sharded_jobs import Job, accelerator, fresh, plain, plugin, prepare_together, train
 
 KINDS = {1: ["FULL_STATE_DICT", "SHARDED_STATE_DICT", "LOCAL_STATE_DICT"], 2: ["FULL_STATE_DICT", "SHARDED_STATE_DICT"]}
@@ -177,7 +178,8 @@ def test_nothing_there_names_the_places_looked_at(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["FULL_STATE_DICT", "SHARDED_STATE_DICT"])
-def test_an_adapter_alone(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_adapter_alone(version: int, kind: str, tmp_path: Path) -> None:
     import warnings
 
     import peft
@@ -190,7 +192,7 @@ def test_an_adapter_alone(kind: str, tmp_path: Path) -> None:
             return peft.get_peft_model(fresh(), config)
 
     def rank_main(rank: int, n: int) -> tuple[list[str], bool]:
-        fsdp_plugin = plugin(2, state_dict_type=kind, transformer_cls_names_to_wrap=["Block"])
+        fsdp_plugin = plugin(version, state_dict_type=kind, transformer_cls_names_to_wrap=["Block"])
         acc = accelerator(Job(fresh()), fsdp_plugin)
         model = acc.prepare(adapted(1))
         save_fsdp_model(fsdp_plugin, acc, model, str(tmp_path), adapter_only=True)
@@ -387,17 +389,14 @@ def test_whole_state_costs_other_ranks_a_few_units(version: int) -> None:
     unit = (width * width + width) * 4
 
     def rank_main(rank: int, n: int) -> tuple[int, int]:
-        import resource
-
         model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(layers)))
         settings = {"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": width * width}
         acc = accelerator(Job(model), plugin(version, **settings))
         model = acc.prepare(model)
         acc.gather(torch.ones(width, width))
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        state = acc.get_state_dict(model)
-        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-        return grown * 1024, sum(tensor.numel() * 4 for tensor in (state or {}).values())
+        with growth() as grown:
+            state = acc.get_state_dict(model)
+        return grown.bytes, sum(tensor.numel() * 4 for tensor in (state or {}).values())
 
     (_, whole), (grown, held) = run_world(rank_main, 2, how="fork")
     assert whole == layers * unit
