@@ -11,6 +11,7 @@ import builtins
 import os.path
 import sys
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader, SourcelessFileLoader
+from io import TextIOWrapper
 from types import CodeType, ModuleType, TracebackType
 
 __all__ = ["execute", "main", "user_traceback"]
@@ -104,6 +105,14 @@ def user_traceback(error: BaseException) -> TracebackType | None:
     return trace
 
 
+def _write_whole_lines() -> None:
+    """Makes each line one write, as soon as it ends: the ranks share a terminal or a pipe, and a block of several lines
+    is cut anywhere, while under ``python -u`` a line and its end are written apart."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)
+
+
 def main(argv: list[str]) -> int:
     """Runs ``[-m] program arguments…`` as one rank of several and returns its exit code.
 
@@ -112,6 +121,7 @@ def main(argv: list[str]) -> int:
     """
     module = argv[0] == "-m"
     program, *arguments = argv[1:] if module else argv
+    _write_whole_lines()
     try:
         execute(program, arguments, module=module)
     except KeyboardInterrupt:

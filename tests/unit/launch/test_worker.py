@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -165,3 +166,19 @@ def test_a_module_that_is_not_there(folder: Path) -> None:
     (folder / "bare").mkdir()
     (folder / "bare" / "__init__.py").write_text("")
     assert "without a __main__" in run(WORKER, "-m", "bare", cwd=folder).stderr
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_line_is_one_write(folder: Path, unbuffered: str) -> None:
+    """Of a datagram socket every read gives what one write gave, so two ranks' lines could not meet inside one."""
+    (folder / "lines.py").write_text(
+        "import os, sys\nprint('one', 1)\nprint('t', end='')\nprint('wo')\nprint('three', 3, file=sys.stderr)\n"
+        "sys.stdout.flush()\nos._exit(0)\n"
+    )
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with ours, theirs:
+        ours.settimeout(20)
+        environ = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        words = [sys.executable, WORKER, "lines.py"]
+        subprocess.run(words, cwd=folder, env=environ, stdout=theirs, stderr=theirs, timeout=50, check=True)
+        assert [ours.recv(100) for _ in range(3)] == [b"one 1\n", b"two\n", b"three 3\n"]
