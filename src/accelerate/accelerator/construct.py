@@ -5,15 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accelerate import env
-from accelerate.config.compile import TorchDynamoPlugin
 from accelerate.config.conflict import reconcile
 from accelerate.config.data import DataLoaderConfiguration
-from accelerate.config.deepspeed import DeepSpeedPlugin
 from accelerate.config.enums import PrecisionType, RNGType
-from accelerate.config.fsdp import FullyShardedDataParallelPlugin
 from accelerate.config.handlers import (
     AutocastKwargs,
     DistributedDataParallelKwargs,
@@ -23,11 +20,12 @@ from accelerate.config.handlers import (
     ProfileKwargs,
     accumulation_steps,
 )
-from accelerate.config.megatron import MegatronLMPlugin
-from accelerate.config.parallelism import ParallelismConfig
-from accelerate.config.precision import AORecipeKwargs, FP8RecipeKwargs, MSAMPRecipeKwargs, TERecipeKwargs
 from accelerate.config.project import ProjectConfiguration
 from accelerate.errors import ConfigError, MisplacedArgumentError
+
+if TYPE_CHECKING:
+    from accelerate.config.compile import TorchDynamoPlugin
+    from accelerate.config.precision import AORecipeKwargs, FP8RecipeKwargs, MSAMPRecipeKwargs, TERecipeKwargs
 
 __all__ = [
     "Engines",
@@ -103,17 +101,20 @@ class Handlers:
     others: list[Any] = field(default_factory=list)
 
 
-_KINDS: tuple[tuple[type, str], ...] = (
-    (DistributedDataParallelKwargs, "ddp"),
-    (GradScalerKwargs, "scaler"),
-    (InitProcessGroupKwargs, "init"),
-    (AutocastKwargs, "autocast"),
-    (ProfileKwargs, "profile"),
-    (AORecipeKwargs, "ao"),
-    (FP8RecipeKwargs, "fp8"),
-    (TERecipeKwargs, "te"),
-    (MSAMPRecipeKwargs, "msamp"),
-)
+def _kinds() -> tuple[tuple[type, str], ...]:
+    from accelerate.config.precision import AORecipeKwargs, FP8RecipeKwargs, MSAMPRecipeKwargs, TERecipeKwargs
+
+    return (
+        (DistributedDataParallelKwargs, "ddp"),
+        (GradScalerKwargs, "scaler"),
+        (InitProcessGroupKwargs, "init"),
+        (AutocastKwargs, "autocast"),
+        (ProfileKwargs, "profile"),
+        (AORecipeKwargs, "ao"),
+        (FP8RecipeKwargs, "fp8"),
+        (TERecipeKwargs, "te"),
+        (MSAMPRecipeKwargs, "msamp"),
+    )
 
 
 def sort_handlers(given: Iterable[Any] | None) -> Handlers:
@@ -125,13 +126,14 @@ def sort_handlers(given: Iterable[Any] | None) -> Handlers:
     if given is not None and not isinstance(given, Iterable):
         raise ConfigError(f"kwargs_handlers={given!r} is one object; it takes a list: kwargs_handlers=[…].")
     handlers = Handlers()
+    kinds = _kinds() if given else ()
     for handler in given or ():
-        name = next((name for kind, name in _KINDS if isinstance(handler, kind)), None)
+        name = next((name for kind, name in kinds if isinstance(handler, kind)), None)
         if name is None:
             if not hasattr(handler, "to_kwargs"):
                 raise ConfigError(
                     f"kwargs_handlers holds {handler!r}, which is not a handler. It takes instances of "
-                    f"{', '.join(kind.__name__ for kind, _ in _KINDS)}."
+                    f"{', '.join(kind.__name__ for kind, _ in kinds)}."
                 )
             handlers.others.append(handler)
             continue
@@ -152,6 +154,8 @@ def dynamo(plugin: TorchDynamoPlugin | None, backend: Any) -> TorchDynamoPlugin:
         )
     if plugin is not None:
         return plugin
+    from accelerate.config.compile import TorchDynamoPlugin
+
     return TorchDynamoPlugin(backend=backend) if backend is not None else TorchDynamoPlugin()
 
 
@@ -169,8 +173,12 @@ def _deepspeed(plugin: Any, plugins: Any) -> Any:
     if plugin is not None and plugins is not None:
         raise ConfigError("deepspeed_plugin and deepspeed_plugins were both given. Pass deepspeed_plugins alone.")
     plugin = plugins if plugins is not None else plugin
+    if plugin is None and not env.parse_flag_from_env("ACCELERATE_USE_DEEPSPEED"):
+        return None
+    from accelerate.config.deepspeed import DeepSpeedPlugin
+
     if plugin is None:
-        return DeepSpeedPlugin() if env.parse_flag_from_env("ACCELERATE_USE_DEEPSPEED") else None
+        return DeepSpeedPlugin()
     if isinstance(plugin, dict):
         if plugin and all(isinstance(value, DeepSpeedPlugin) for value in plugin.values()):
             first = next(iter(plugin.values()))
@@ -188,16 +196,30 @@ def engines(
     megatron_lm_plugin: Any,
     parallelism_config: Any,
 ) -> Engines:
-    """The engine plugins: as given, else as the launch asked for by the environment."""
+    """The engine plugins: as given, else as the launch asked for by the environment.
+
+    Only what is asked for is imported: a plain job starts without any of them.
+    """
     found = Engines(deepspeed=_deepspeed(deepspeed_plugin, deepspeed_plugins))
     found.fsdp = fsdp_plugin
-    if fsdp_plugin is None and found.deepspeed is None and env.parse_flag_from_env("ACCELERATE_USE_FSDP"):
-        found.fsdp = FullyShardedDataParallelPlugin()
+    if env.parse_flag_from_env("ACCELERATE_USE_FSDP"):
+        from accelerate.config.fsdp import FullyShardedDataParallelPlugin
+
+        if isinstance(fsdp_plugin, FullyShardedDataParallelPlugin):
+            from accelerate.config.fsdp_agree import agree_with_launch
+
+            agree_with_launch(fsdp_plugin)
+        elif fsdp_plugin is None and found.deepspeed is None:
+            found.fsdp = FullyShardedDataParallelPlugin()
     found.megatron = megatron_lm_plugin
     if megatron_lm_plugin is None and env.parse_flag_from_env("ACCELERATE_USE_MEGATRON_LM"):
+        from accelerate.config.megatron import MegatronLMPlugin
+
         found.megatron = MegatronLMPlugin()
     found.parallelism = parallelism_config
     if parallelism_config is None and env.parse_flag_from_env("ACCELERATE_USE_PARALLELISM_CONFIG"):
+        from accelerate.config.parallelism import ParallelismConfig
+
         found.parallelism = ParallelismConfig()
     return found
 
@@ -286,7 +308,7 @@ def precision(given: Any, deepspeed: Any) -> str | None:
     """The precision that code asks for, checked against the launch; None where neither code nor a plugin says one."""
     if given is None:
         first = next(iter(deepspeed.values())) if isinstance(deepspeed, dict) and deepspeed else deepspeed
-        own = first.configured_precision() if isinstance(first, DeepSpeedPlugin) else None
+        own = None if first is None else getattr(first, "configured_precision", lambda: None)()
         return None if env.get("ACCELERATE_MIXED_PRECISION") else own
     mode = str(given).lower()
     if mode not in PrecisionType:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accelerate.accelerator import construct
 from accelerate.accelerator.gathering import GatherMixin
@@ -16,17 +16,20 @@ from accelerate.accelerator.settings import SettingsMixin
 from accelerate.accelerator.stepping import SteppingMixin
 from accelerate.accelerator.trackers import TrackingMixin
 from accelerate.accelerator.window import Window
-from accelerate.config.compile import TorchDynamoPlugin
-from accelerate.config.data import DataLoaderConfiguration
-from accelerate.config.deepspeed import DeepSpeedPlugin
-from accelerate.config.enums import DynamoBackend, LoggerType, PrecisionType, RNGType
-from accelerate.config.fsdp import FullyShardedDataParallelPlugin
-from accelerate.config.handlers import GradientAccumulationPlugin, KwargsHandler
-from accelerate.config.megatron import MegatronLMPlugin
-from accelerate.config.parallelism import ParallelismConfig, TorchTensorParallelPlugin
-from accelerate.config.project import ProjectConfiguration
 from accelerate.state import AcceleratorState, GradientState
-from accelerate.tracking import GeneralTracker, filter_trackers
+from accelerate.tracking import filter_trackers
+
+if TYPE_CHECKING:
+    from accelerate.config.compile import TorchDynamoPlugin
+    from accelerate.config.data import DataLoaderConfiguration
+    from accelerate.config.deepspeed import DeepSpeedPlugin
+    from accelerate.config.enums import DynamoBackend, LoggerType, PrecisionType, RNGType
+    from accelerate.config.fsdp import FullyShardedDataParallelPlugin
+    from accelerate.config.handlers import GradientAccumulationPlugin, KwargsHandler
+    from accelerate.config.megatron import MegatronLMPlugin
+    from accelerate.config.parallelism import ParallelismConfig, TorchTensorParallelPlugin
+    from accelerate.config.project import ProjectConfiguration
+    from accelerate.tracking import GeneralTracker
 
 __all__ = ["Accelerator"]
 

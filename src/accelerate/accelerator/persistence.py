@@ -12,20 +12,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from accelerate import env
-from accelerate.checkpoint import files, layout, load, preempt
-from accelerate.checkpoint.adapter import LoadReport
-from accelerate.checkpoint.asynchronous import Save
+from accelerate import checkpoint, env, runtime
 from accelerate.checkpoint.identity import Identities
-from accelerate.checkpoint.local_store import LocalStore
-from accelerate.checkpoint.parts import Subject
-from accelerate.checkpoint.request import LoadRequest, SaveRequest
-from accelerate.checkpoint.save import Saver
 from accelerate.comm.where import user_frame
 from accelerate.errors import ConfigError, MisplacedArgumentError, PrepareError
 
 if TYPE_CHECKING:
     from accelerate.accelerator.typing import Facade
+    from accelerate.checkpoint.adapter import LoadReport
+    from accelerate.checkpoint.asynchronous import Save
+    from accelerate.checkpoint.meeting import Meeting
+    from accelerate.checkpoint.parts import Subject
+    from accelerate.checkpoint.preempt import StopFlag
+    from accelerate.checkpoint.save import Saver
 
 __all__ = ["PersistenceMixin"]
 
@@ -33,21 +32,41 @@ PathLike = str | os.PathLike[str]
 
 
 class PersistenceMixin:
-    """Saves and restores what was prepared, and finds the way back to it."""
+    """Saves and restores what was prepared, and finds the way back to it.
+
+    The modules of ``checkpoint`` are imported by the first call that needs them: a script that saves nothing starts
+    without.
+    """
 
     _identities: Identities
-    _saver: Saver
-    _stop: preempt.StopFlag
+    _meeting: Meeting | None
+    _open_saver: Saver | None
+    _stop_flag: StopFlag | None
     _save_model_state_pre_hook: OrderedDict[int, Callable[..., Any]]
     _load_model_state_pre_hook: OrderedDict[int, Callable[..., Any]]
 
     def _start_persistence(self) -> None:
         self._identities = Identities()
-        self._saver = Saver(LocalStore(durable=env.flag("ACCELERATE_CHECKPOINT_FSYNC", True)))
-        self._saver.open()
-        self._stop = preempt.StopFlag()
+        # A rank is known to the others before any of them saves, or they would not wait for it.
+        several = runtime.current().topology.world_size > 1
+        self._meeting = checkpoint.job.meeting_of_job() if several else None
+        self._open_saver = None
+        self._stop_flag = None
         self._save_model_state_pre_hook = OrderedDict()
         self._load_model_state_pre_hook = OrderedDict()
+
+    @property
+    def _saver(self) -> Saver:
+        if self._open_saver is None:
+            store = checkpoint.local_store.LocalStore(durable=env.flag("ACCELERATE_CHECKPOINT_FSYNC", True))
+            self._open_saver = checkpoint.save.Saver(store, self._meeting)
+        return self._open_saver
+
+    @property
+    def _stop(self) -> StopFlag:
+        if self._stop_flag is None:
+            self._stop_flag = checkpoint.preempt.StopFlag()
+        return self._stop_flag
 
     def _note_names(self, given: Iterable[Any], prepared: Iterable[Any]) -> None:
         """Remembers by which variables the caller holds what it gives to ``prepare``."""
@@ -55,8 +74,10 @@ class PersistenceMixin:
 
     def _finish_saves(self) -> None:
         """Waits for a save in the background and raises its error; takes the signal handlers off."""
-        self._stop.restore()
-        self._saver.release()
+        if self._stop_flag is not None:
+            self._stop_flag.restore()
+        if self._open_saver is not None:
+            self._open_saver.release()
 
     @property
     def project_dir(self: Facade) -> str | None:
@@ -149,7 +170,7 @@ class PersistenceMixin:
         where: dict[str, Any] = {"target": None if output_dir is None else Path(output_dir)}
         if output_dir is None:
             where = {"root": _root(config), "number": int(config.iteration), "limit": config.total_limit}
-        request = SaveRequest(
+        request = checkpoint.request.SaveRequest(
             **where,
             safe=safe_serialization,
             max_shard_size=max_shard_size,
@@ -197,7 +218,7 @@ class PersistenceMixin:
             raise ConfigError(f"match={match!r} is not one of 'name' and 'order'.")
         self._saver.settle()  # type: ignore[attr-defined]
         load_model_func_kwargs.pop("map_location", None)  # tensors always go where their parameters are
-        request = LoadRequest(
+        request = checkpoint.request.LoadRequest(
             source=None if input_dir is None else Path(input_dir),
             root=None if input_dir is not None else _root(self.project_configuration, required=False),
             strict=strict,
@@ -207,7 +228,7 @@ class PersistenceMixin:
             hooks=list(self._load_model_state_pre_hook.values()),  # type: ignore[attr-defined]
             engine_options=_engine_options(self, "load_state", load_model_func_kwargs),
         )
-        loaded = load.load(_subject(self), self._saver.store, request)  # type: ignore[attr-defined]
+        loaded = checkpoint.load.load(_subject(self), self._saver.store, request)  # type: ignore[attr-defined]
         if loaded.step is not None:
             self.step = loaded.step
         if loaded.number is not None:
@@ -230,7 +251,7 @@ class PersistenceMixin:
             return asked
         root = _root(self.project_configuration)
         store = self._saver.store  # type: ignore[attr-defined]
-        path = load.from_main(lambda: load.newest(store, root))
+        path = checkpoint.load.from_main(lambda: checkpoint.load.newest(store, root))
         if path is None:
             return None
         self.load_state(path, **load_options)  # type: ignore[attr-defined]
@@ -247,7 +268,7 @@ class PersistenceMixin:
 
     def stop_on(self, *signals: str) -> None:
         """Lets signals ask the job to stop from now on: those named, such as "SIGUSR2", or the usual ones."""
-        self._stop.watch(preempt.signals_asked_for(signals or None))
+        self._stop.watch(checkpoint.preempt.signals_asked_for(signals or None))
 
     # Models and objects as files
 
@@ -282,7 +303,7 @@ class PersistenceMixin:
             safe_serialization: As safetensors rather than by ``torch.save``.
         """
         tensors = self.get_state_dict(model)  # type: ignore[attr-defined]
-        files.write_model(
+        checkpoint.files.write_model(
             tensors,
             save_directory,
             max_shard_size=max_shard_size,
@@ -298,7 +319,7 @@ class PersistenceMixin:
             f: A path.
             safe_serialization: A dictionary of tensors, written as safetensors.
         """
-        files.save(obj, f, bool(self.project_configuration.save_on_each_node), safe_serialization)
+        checkpoint.files.save(obj, f, bool(self.project_configuration.save_on_each_node), safe_serialization)
 
 
 def _hooked(hooks: OrderedDict[int, Callable[..., Any]], hook: Callable[..., Any]) -> RemovableHandle:
@@ -310,7 +331,7 @@ def _hooked(hooks: OrderedDict[int, Callable[..., Any]], hook: Callable[..., Any
 def _root(config: Any, *, required: bool = True) -> Any:
     """The folder of numbered checkpoints."""
     if config.automatic_checkpoint_naming and config.project_dir is not None:
-        return Path(config.project_dir) / layout.CHECKPOINTS
+        return Path(config.project_dir) / checkpoint.layout.CHECKPOINTS
     if not required:
         return None
     raise ConfigError(
@@ -346,7 +367,7 @@ def _engine_options(facade: Any, call: str, options: dict[str, Any]) -> dict[str
 def _subject(facade: Any) -> Subject:
     identities: Identities = facade._identities
     identities.look(user_frame(sys._getframe(1)), [*_everything(facade)])
-    return Subject(
+    return checkpoint.parts.Subject(
         models=list(facade._models),
         optimizers=list(facade._optimizers),
         schedulers=list(facade._schedulers),

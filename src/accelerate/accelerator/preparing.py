@@ -10,7 +10,6 @@ from torch.utils.data import DataLoader
 
 from accelerate import runtime
 from accelerate.accelerator.replacing import replaced_loader, replaced_model
-from accelerate.data.prepare import prepare_loader
 from accelerate.devices import rng
 from accelerate.errors import NotBuiltError, PrepareError
 from accelerate.strategies.base import Bundle, Item, Kind
@@ -152,6 +151,8 @@ class PrepareMixin:
         place = self.device_placement if device_placement is None else device_placement
         prepared: DataLoader[Any] | None = replaced_loader(self, data_loader, place, slice_fn_for_dispatch)
         if prepared is None:
+            from accelerate.data.prepare import prepare_loader
+
             prepared = prepare_loader(
                 data_loader,
                 shard=self.strategy.shard_spec(),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from accelerate.data.prepare import prepare_data_loader
 from accelerate.replaced import replacement
 
 if TYPE_CHECKING:
@@ -17,6 +16,8 @@ __all__ = ["replaced_loader", "replaced_model"]
 
 def replaced_loader(facade: Facade, loader: Any, place: bool, slice_fn: Any) -> Any:
     """The loader as somebody else's ``prepare_data_loader`` makes it; None where nobody replaced ours."""
+    from accelerate.data.prepare import prepare_data_loader
+
     theirs = replacement(
         "prepare_data_loader", prepare_data_loader, "accelerate.accelerator", "accelerate.data_loader", "accelerate"
     )

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from accelerate import runtime
-from accelerate.data.skip import skip_first_batches
 from accelerate.devices.memory import release_memory
 from accelerate.errors import NotBuiltError
 from accelerate.strategies.unwrap import extract_model_from_parallel
@@ -39,6 +38,8 @@ class SessionMixin:
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
         """A loader over what ``dataloader`` gives after its first ``num_batches`` batches, this epoch only."""
+        from accelerate.data.skip import skip_first_batches
+
         return skip_first_batches(dataloader, num_batches=num_batches)
 
     @contextmanager

@@ -14,7 +14,7 @@ from accelerate.checkpoint import layout, rng_files
 from accelerate.checkpoint.asynchronous import Save, finished, in_background, raise_outcome, with_main
 from accelerate.checkpoint.collect import Contribution, contribute, describe, everything_else, plain_pieces
 from accelerate.checkpoint.divided import Receipt
-from accelerate.checkpoint.job import SAVING, meeting_of_job
+from accelerate.checkpoint.job import SAVING
 from accelerate.checkpoint.local_store import LocalStore
 from accelerate.checkpoint.meeting import Late, Meeting
 from accelerate.checkpoint.parts import Piece, Subject
@@ -62,19 +62,17 @@ class _Round:
 
 
 class Saver:
-    """Saves checkpoints for one accelerator, at most one of them in the background."""
+    """Saves checkpoints for one accelerator, at most one of them in the background.
 
-    def __init__(self, store: CheckpointStore | None = None) -> None:
+    ``meeting`` is how the ranks of a job find each other; None where there is one process.
+    """
+
+    def __init__(self, store: CheckpointStore | None = None, meeting: Meeting | None = None) -> None:
         self.store: CheckpointStore = store or LocalStore()
         self.grace: float | None = None
         self._staging = Staging()
         self._pending: Save | None = None
-        self._meeting: Meeting | None = None
-
-    def open(self) -> None:
-        """Makes this rank known to the others; once a process, before any of them saves."""
-        if runtime.current().topology.world_size > 1 and self._meeting is None:
-            self._meeting = meeting_of_job()
+        self._meeting = meeting
 
     def settle(self) -> None:
         """Waits for the save in the background, if there is one.
@@ -115,7 +113,6 @@ class Saver:
         topology = runtime.current().topology
         if topology.world_size == 1:
             return None
-        self.open()
         if self._meeting is None:
             raise CheckpointError(
                 f"Rank {topology.rank} of {topology.world_size} has no process group to find the others with. Save "
