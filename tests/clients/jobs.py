@@ -209,13 +209,19 @@ def plain(
     model: Callable[[], nn.Module] = llama,
     clip: float = 1.0,
     rate: float = RATE,
+    rates: Sequence[float] | None = None,
 ) -> list[float]:
-    """Losses of plain PyTorch in one process that is shown the same sentences in each step, in one batch."""
+    """Losses of plain PyTorch in one process that is shown the same sentences in each step, in one batch.
+
+    ``rates`` are those of the steps, where ``rate`` is not that of all.
+    """
     data = sentences() if data is None else data
     net = model().train()
     optimizer = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], lr=rate, weight_decay=0.0)
     losses = []
-    for step in steps:
+    for at, step in enumerate(steps):
+        if rates is not None:
+            optimizer.param_groups[0]["lr"] = rates[at]
         batch = collate([data[index] for index in step])
         logits = net(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
         loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), batch["labels"][:, 1:].flatten())

@@ -73,9 +73,8 @@ def test_a_stream_goes_on(tmp_path: Path) -> None:
 
 def test_two_ranks_go_on_as_one(tmp_path: Path) -> None:
     """The same global batches; only the random numbers of the ranks differ, and nothing here draws any."""
-    job = {"max_steps": 10, "data": sentences(48)}
-    whole = train(tmp_path / "a", 2, **SAVING, **job)
-    rest = train(tmp_path / "b", 1, resume=str(tmp_path / "a" / "checkpoint-5"), per_device_train_batch_size=4, **job)
+    whole = train(tmp_path / "a", 2, **SAVING)
+    rest = train(tmp_path / "b", 1, resume=str(tmp_path / "a" / "checkpoint-5"), gradient_accumulation_steps=2)
     assert [sorted(step) for step in together(rest)] == [sorted(step) for step in together(whole)[5:]]
     gaps = [abs(a - b) for a, b in zip(whole[0].losses[5:], rest[0].losses[-5:], strict=True)]
     assert max(gaps) < 1e-4

@@ -52,6 +52,8 @@ def test_metrics_see_every_sample_once(tmp_path: Path, ranks: int, kind: str) ->
 
     def metrics(prediction: EvalPrediction, compute_result: bool = True) -> dict[str, float]:
         labels, logits = prediction.label_ids, prediction.predictions
+        if kind == "objects":  # a list of batches, each of arrays or of rows
+            labels, logits = ([row for batch in part for row in batch] for part in (labels, logits))
         if torch.is_tensor(labels):
             labels, logits = labels.cpu().numpy(), logits.cpu().numpy()
         seen.extend(int(row[1]) for row in labels)
@@ -65,7 +67,7 @@ def test_metrics_see_every_sample_once(tmp_path: Path, ranks: int, kind: str) ->
         row["labels"][1] = index
     settings: dict[str, Any] = {
         "arrays": {},
-        "objects": {"eval_use_gather_object": True},
+        "objects": {"eval_use_gather_object": True, "eval_do_concat_batches": False},
         "in parts": {"eval_accumulation_steps": 2},
         "batches": {"batch_eval_metrics": True},
     }[kind]

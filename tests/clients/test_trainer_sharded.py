@@ -91,6 +91,7 @@ def test_checkpointed_activations(tmp_path: Path, version: int) -> None:
         tmp_path,
         2,
         env=env(version),
+        model=lambda: llama(use_cache=False),  # a cache would be filled twice
         after=lambda trainer: any("checkpoint" in name for name, _ in trainer.model.named_modules()),
         **fsdp(version, activation_checkpointing=True),
     )
