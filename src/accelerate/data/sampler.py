@@ -94,9 +94,14 @@ def _shuffled(sampler: RandomSampler, generator: torch.Generator, start: int) ->
     """The indices RandomSampler draws from this generator, without the first ``start``."""
     size, wanted = len(sampler.data_source), sampler.num_samples
     if not sampler.replacement and wanted <= size:
-        order: list[int] = torch.randperm(size, generator=generator)[start:wanted].tolist()
+        order: list[int] = _permutation(size, generator)[start:wanted].tolist()
         return iter(order)
     return _long_shuffle(generator, size, wanted, start, 32 if sampler.replacement else size, sampler.replacement)
+
+
+def _permutation(size: int, generator: torch.Generator) -> torch.Tensor:
+    # The same numbers as in 64 bits, in half the time: what is swapped at random places fits the cache better.
+    return torch.randperm(size, generator=generator, dtype=torch.int32 if size < 1 << 31 else torch.int64)
 
 
 def _long_shuffle(
@@ -107,7 +112,7 @@ def _long_shuffle(
         if replacement:
             drawn = torch.randint(size, (count,), dtype=torch.int64, generator=generator)
         else:
-            drawn = torch.randperm(size, generator=generator)[:count]
+            drawn = _permutation(size, generator)[:count]
         if first + count > start:
             yield from drawn[max(0, start - first) :].tolist()
 
