@@ -188,6 +188,18 @@ def test_windows_of_every_kind(stage: int) -> None:
         assert torch.allclose(weight, torch.full((2, 3), expected)), weight
 
 
+def test_a_loss_that_is_divided_already() -> None:
+    """A Trainer counts itself, where a configuration has the same window too."""
+
+    def body(accelerator: Accelerator, model: Any, optimizer: Any, rank: int) -> None:
+        for value in (1.0, 3.0):
+            accelerator.backward(model(torch.full((1, 3), value + rank)).sum() / 2, scale_wrt_gas=False)
+            optimizer.step()
+
+    for weight in micro_steps(1, 2, body):
+        assert torch.allclose(weight, torch.full((2, 3), 1.0 - 2.5)), weight
+
+
 def test_a_backward_that_would_lose_gradients_is_refused() -> None:
     def body(accelerator: Accelerator, model: Any, optimizer: Any, rank: int) -> None:
         accelerator.backward(model(torch.ones(1, 3)).sum())

@@ -119,7 +119,7 @@ class SteppingMixin:
                 window and all ranks, however they are spread. Without it the gradient is the mean of the
                 micro-batches' and ranks' means.
             **kwargs: Go to ``loss.backward`` (``retain_graph`` …). ``learning_rate`` selects
-                :meth:`lomo_backward`; ``scale_wrt_gas`` is for DeepSpeed.
+                :meth:`lomo_backward`. ``scale_wrt_gas=False`` tells DeepSpeed that the loss is divided already.
 
         Raises:
             StateError: some backward of this window had ``num_items`` and another had not.
@@ -138,9 +138,10 @@ class SteppingMixin:
         if not caps.owns_backward:
             kwargs.pop("scale_wrt_gas", None)
         items = items if items is not None else self._micro_items  # type: ignore[attr-defined]
+        divided = kwargs.get("scale_wrt_gas") is False
         if items is not None:
             loss = _weighed(self, loss, items)
-        elif not caps.owns_accumulation:
+        elif not caps.owns_accumulation and not divided:
             window = self._window
             divisor = window.divisor if window.count else self.gradient_state.num_steps
             if window.items:
