@@ -22,7 +22,7 @@ class GatherMixin:
     def gather(self, tensor: Any) -> Any:
         """Collective. Every rank's tensors, concatenated along the first dimension; shapes are the same on all ranks.
 
-        A 0-d tensor gives shape ``(num_processes,)``.
+        A 0-d tensor gives shape ``(num_processes,)``; in one process everything stays as it is.
 
         Raises:
             CollectiveError: ranks gave different structures, shapes or dtypes; nothing was exchanged.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from accelerate.errors import PrepareError
+from accelerate.errors import PrepareError, StateError
 from accelerate.precision.base import Precision
 from accelerate.precision.forward import install
 
@@ -114,9 +114,18 @@ class ScaledPrecision(AutocastPrecision):
         self._scaler.scale(loss).backward(**kwargs)
 
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        if id(optimizer) not in self._unscaled:
-            self._scaler.unscale_(optimizer)
-            self._unscaled.add(id(optimizer))
+        if id(optimizer) in self._unscaled:
+            return
+        if self._scaler.is_enabled() and getattr(self._scaler, "_scale", self) is None:
+            # No loss was scaled yet; the scale itself comes with the first.
+            if any(p.grad is not None for group in optimizer.param_groups for p in group["params"]):
+                raise StateError(
+                    "Under mixed_precision='fp16' gradients were to be unscaled that no scaled loss gave: they come "
+                    "from loss.backward(). Call accelerator.backward(loss), which scales it first."
+                )
+            return
+        self._scaler.unscale_(optimizer)
+        self._unscaled.add(id(optimizer))
 
     def step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> bool:
         if closure is not None:

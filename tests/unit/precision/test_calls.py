@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
+from accelerate import Accelerator
 from accelerate.config.enums import DistributedType
 from accelerate.config.handlers import AutocastKwargs
 from accelerate.errors import StateError
@@ -42,3 +43,19 @@ def test_context_of_the_precision_in_use() -> None:
         assert (x @ x).dtype is torch.bfloat16
     with get_mixed_precision_context_manager(True, AutocastKwargs(enabled=False)):
         assert (x @ x).dtype is torch.float32
+
+
+def test_gradients_that_were_never_scaled() -> None:
+    accelerator = Accelerator(cpu=True, mixed_precision="fp16")
+    layer = torch.nn.Linear(2, 1)
+    model, optimizer = accelerator.prepare(layer, torch.optim.SGD(layer.parameters(), lr=0.1))
+    accelerator.unscale_gradients()  # nothing to do yet
+    assert float(accelerator.clip_grad_norm_(model.parameters(), 1.0)) == 0.0
+    model(torch.ones(3, 2)).mean().backward()
+    for attempt in (accelerator.unscale_gradients, optimizer.step):
+        with pytest.raises(StateError, match=r"Call accelerator\.backward\(loss\)"):
+            attempt()
+    optimizer.zero_grad()
+    accelerator.backward(model(torch.ones(3, 2)).mean())
+    accelerator.unscale_gradients()
+    assert torch.allclose(layer.weight.grad, torch.ones(1, 2))
