@@ -10,7 +10,7 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 from accelerate import Accelerator
 from accelerate.config.enums import DistributedType
-from accelerate.config.handlers import AutocastKwargs
+from accelerate.config.handlers import AutocastKwargs, GradScalerKwargs
 from accelerate.errors import StateError
 from accelerate.precision.calls import get_grad_scaler, get_mixed_precision_context_manager
 from accelerate.state import AcceleratorState
@@ -46,7 +46,7 @@ def test_context_of_the_precision_in_use() -> None:
 
 
 def test_gradients_that_were_never_scaled() -> None:
-    accelerator = Accelerator(cpu=True, mixed_precision="fp16")
+    accelerator = Accelerator(cpu=True, mixed_precision="fp16", kwargs_handlers=[GradScalerKwargs(init_scale=8.0)])
     layer = torch.nn.Linear(2, 1)
     model, optimizer = accelerator.prepare(layer, torch.optim.SGD(layer.parameters(), lr=0.1))
     accelerator.unscale_gradients()  # nothing to do yet
