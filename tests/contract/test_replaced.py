@@ -66,6 +66,28 @@ def test_a_replaced_fsdp2_prepare_model(module: str) -> None:
     assert run_world(rank_main, 2, how="fork") == [(True, True)] * 2
 
 
+def test_a_wrapped_fsdp2_preparation() -> None:
+    """As fine-tuning libraries do: they change a model before it is divided, and call what was there."""
+
+    def rank_main(rank: int, n: int) -> tuple[list[str], bool, torch.dtype]:
+        own, seen = Accelerator._prepare_fsdp2, []
+
+        def theirs(self: Accelerator, *args: Any) -> Any:
+            seen.extend(type(arg).__name__ for arg in args)
+            return own(self, *(arg.double() if isinstance(arg, nn.Module) else arg for arg in args))
+
+        Accelerator._prepare_fsdp2 = theirs  # type: ignore[method-assign]
+        accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))
+        model = nn.Linear(4, 4)
+        model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        before = model.weight.full_tensor().clone()
+        accelerator.backward(model(torch.ones(1, 4, dtype=torch.float64)).sum())
+        optimizer.step()
+        return seen, bool((model.weight.full_tensor() != before).any()), model.weight.dtype
+
+    assert run_world(rank_main, 2, how="fork") == [(["Linear", "SGD"], True, torch.float64)] * 2
+
+
 def test_a_replaced_fp8_conversion(fresh_state: None, monkeypatch: pytest.MonkeyPatch) -> None:
     import accelerate.accelerator as place
     from accelerate.utils import AORecipeKwargs

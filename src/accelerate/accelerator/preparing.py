@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -71,6 +71,18 @@ class PrepareMixin:
         Raises:
             PrepareError: the strategy cannot prepare these together; the message says how to.
         """
+        through: Callable[..., Iterable[Any]]
+        through = self._prepare_all if self.strategy.public_prepare() is None else self._prepare_fsdp2
+        given = {} if device_placement is None else {"device_placement": device_placement}
+        values = tuple(through(*args, **given))
+        return values if len(values) > 1 else values[0] if values else ()
+
+    def _prepare_fsdp2(self: Facade, *args: Any, device_placement: list[bool] | None = None) -> tuple[Any, ...]:
+        """What ``prepare`` calls where models are divided by FSDP 2: other libraries wrap this name."""
+        return self._prepare_all(*args, device_placement=device_placement)
+
+    def _prepare_all(self: Facade, *args: Any, device_placement: list[bool] | None = None) -> tuple[Any, ...]:
+        """Collective. The prepared objects, in the order of the arguments."""
         if device_placement is None:
             device_placement = [self.device_placement] * len(args)
         elif len(device_placement) != len(args):
@@ -86,7 +98,7 @@ class PrepareMixin:
         )
         values = self.strategy.prepare(bundle, self).values()
         self._note_names(args, values)  # type: ignore[attr-defined]
-        return values if len(values) > 1 else values[0] if values else ()
+        return values
 
     def prepare_model(
         self: Facade, model: torch.nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False

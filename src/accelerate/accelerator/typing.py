@@ -39,6 +39,10 @@ class Facade(Protocol):
     _window: Window
     _item_unit: float | None
 
+    def _prepare_all(self, *args: Any, device_placement: list[bool] | None = None) -> tuple[Any, ...]: ...
+
+    def _prepare_fsdp2(self, *args: Any, device_placement: list[bool] | None = None) -> tuple[Any, ...]: ...
+
     @property
     def strategy(self) -> Strategy[Any]: ...
 
