@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from accelerate import FullyShardedDataParallelPlugin
+from accelerate.test_utils.forked import RanksFailedError
 from clients.jobs import FIVE, Told, assert_as_plain, llama, sentences, together, train
 
 LAYER = "LlamaDecoderLayer"
@@ -200,6 +201,19 @@ def test_arguments_that_agree_with_the_launch(tmp_path: Path) -> None:
     is_sharded(told, 2)
     assert_as_plain(told)
     assert all(t.extra == 2 for t in told)
+
+
+if FIVE:  # version 4 writes its arguments into the environment, over what the launch said
+
+    def test_arguments_that_contradict_the_launch(tmp_path: Path) -> None:
+        said = "reshard_after_forward=False in code and FSDP_RESHARD_AFTER_FORWARD=true from the launch contradict"
+        with pytest.raises(RanksFailedError, match=said):
+            train(
+                tmp_path,
+                2,
+                env={**LAUNCHED, "FSDP_RESHARD_AFTER_FORWARD": "true"},
+                **fsdp(2, reshard_after_forward=False),
+            )
 
 
 @pytest.mark.parametrize("efficient", [True, False])
