@@ -58,8 +58,6 @@ PENDING: dict[str, tuple[str, str]] = {
     "apply_fp8_autowrap": (_FUNCTION, _TE),
     "avg_losses_across_data_parallel_group": (_FUNCTION, _MEGATRON),
     "build_pipeline": (_FUNCTION, _PIPELINE),
-    "compile_regions_deepspeed": (_FUNCTION, "compilation by region under DeepSpeed"),
-    "compile_regions_fsdp2": (_FUNCTION, "compilation by region before sharding"),
     "contextual_fp8_autocast": (_FUNCTION, _TE),
     "convert_model": (_FUNCTION, _TE),
     "find_pippy_batch_size": (_FUNCTION, _PIPELINE),

@@ -29,7 +29,6 @@ UNBUILT = {
     "T5TrainStep",
     "avg_losses_across_data_parallel_group",
     "gather_across_data_parallel_groups",
-    "compile_regions_deepspeed",
     "apply_fp8_autowrap",
     "contextual_fp8_autocast",
     "convert_model",
@@ -38,7 +37,6 @@ UNBUILT = {
     "generate_device_map",
     "pippy_forward",
     "prepare_pippy",
-    "compile_regions_fsdp2",
     "install_xla",
     "load_and_quantize_model",
 }

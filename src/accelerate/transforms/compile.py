@@ -13,6 +13,8 @@ __all__ = [
     "apply_regions",
     "apply_whole",
     "compile_regions",
+    "compile_regions_deepspeed",
+    "compile_regions_fsdp2",
     "has_compiled_regions",
     "is_compiled_module",
 ]
@@ -61,6 +63,20 @@ def compile_regions(module: torch.nn.Module, **compile_kwargs: Any) -> torch.nn.
     for _, _, child in blocks:
         child.compile(**compile_kwargs)
     return module
+
+
+def compile_regions_fsdp2(module: torch.nn.Module, **compile_kwargs: Any) -> torch.nn.Module:
+    """The same object with its repeated blocks compiled in place, or the whole of it where nothing repeats: for an
+    engine that goes on to change this very module, as ``fully_shard`` does."""
+    blocks = [child for _, _, child in repeated_blocks(module)]
+    for part in blocks or [module]:
+        part.compile(**compile_kwargs)
+    return module
+
+
+def compile_regions_deepspeed(module: torch.nn.Module, **compile_kwargs: Any) -> None:
+    """Compiles in place as :func:`compile_regions_fsdp2` does: ``module`` may be an engine or what is inside it."""
+    compile_regions_fsdp2(getattr(module, "module", module), **compile_kwargs)
 
 
 def _kwargs(ctx: PrepareContext) -> dict[str, Any] | None:

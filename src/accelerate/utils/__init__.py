@@ -114,11 +114,13 @@ HOMES = {
     "accelerate.strategies.sharded.saving": ("load_fsdp_model load_fsdp_optimizer save_fsdp_model save_fsdp_optimizer"),
     "accelerate.strategies.unwrap": "extract_model_from_parallel",
     "accelerate.sync": "wait_for_everyone",
-    "accelerate.transforms.compile": "compile_regions has_compiled_regions is_compiled_module",
+    "accelerate.transforms.compile": (
+        "compile_regions compile_regions_deepspeed compile_regions_fsdp2 has_compiled_regions is_compiled_module"
+    ),
     "accelerate.unbuilt": (
         "AbstractTrainStep BertTrainStep GPTTrainStep MegatronLMDummyDataLoader "
         "MegatronLMDummyScheduler T5TrainStep apply_fp8_autowrap "
-        "avg_losses_across_data_parallel_group compile_regions_deepspeed compile_regions_fsdp2 "
+        "avg_losses_across_data_parallel_group "
         "contextual_fp8_autocast convert_model install_xla load_and_quantize_model"
     ),
     "accelerate.words": (

@@ -240,6 +240,8 @@ from accelerate.strategies.sharded.saving import save_fsdp_optimizer as save_fsd
 from accelerate.strategies.unwrap import extract_model_from_parallel as extract_model_from_parallel
 from accelerate.sync import wait_for_everyone as wait_for_everyone
 from accelerate.transforms.compile import compile_regions as compile_regions
+from accelerate.transforms.compile import compile_regions_deepspeed as compile_regions_deepspeed
+from accelerate.transforms.compile import compile_regions_fsdp2 as compile_regions_fsdp2
 from accelerate.transforms.compile import has_compiled_regions as has_compiled_regions
 from accelerate.transforms.compile import is_compiled_module as is_compiled_module
 from accelerate.unbuilt import AbstractTrainStep as AbstractTrainStep
@@ -250,8 +252,6 @@ from accelerate.unbuilt import MegatronLMDummyScheduler as MegatronLMDummySchedu
 from accelerate.unbuilt import T5TrainStep as T5TrainStep
 from accelerate.unbuilt import apply_fp8_autowrap as apply_fp8_autowrap
 from accelerate.unbuilt import avg_losses_across_data_parallel_group as avg_losses_across_data_parallel_group
-from accelerate.unbuilt import compile_regions_deepspeed as compile_regions_deepspeed
-from accelerate.unbuilt import compile_regions_fsdp2 as compile_regions_fsdp2
 from accelerate.unbuilt import contextual_fp8_autocast as contextual_fp8_autocast
 from accelerate.unbuilt import convert_model as convert_model
 from accelerate.unbuilt import install_xla as install_xla

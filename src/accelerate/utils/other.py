@@ -8,8 +8,13 @@ from accelerate.objects import get_pretty_name, merge_dicts, recursive_getattr
 from accelerate.offload.sizes import convert_bytes
 from accelerate.strategies.unwrap import extract_model_from_parallel
 from accelerate.sync import wait_for_everyone
-from accelerate.transforms.compile import compile_regions, has_compiled_regions, is_compiled_module
-from accelerate.unbuilt import compile_regions_deepspeed, compile_regions_fsdp2
+from accelerate.transforms.compile import (
+    compile_regions,
+    compile_regions_deepspeed,
+    compile_regions_fsdp2,
+    has_compiled_regions,
+    is_compiled_module,
+)
 
 __all__ = [
     "check_os_kernel",
