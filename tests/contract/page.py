@@ -14,8 +14,8 @@ BESIDE = [
     "- Arguments and the launch that say different things of how a model is divided are an error that quotes both; the",
     "  precision and the accumulation that code asks for go before the launch's, with one notice.",
     "- `Accelerator.backward(loss, scale_wrt_gas=False)` takes the loss as divided already, whoever counts the window.",
-    "- The metadata of the distribution have no `Home-page`: its place is `Project-URL`, and this project is not the one",
-    "  that is kept by Hugging Face. sentence-transformers looks for that word there before it trains.",
+    "- The metadata of the distribution have no `Home-page`: `Project-URL` took its place, and this project is not the",
+    "  one that is kept by Hugging Face. sentence-transformers looks for that word there before it trains.",
 ]
 
 PATH = Path(__file__).parents[2] / "docs" / "public-interface.md"
@@ -39,8 +39,8 @@ def page() -> str:
         "",
         "## What is not built yet",
         "",
-        f"These {len(UNBUILT)} names can be imported and raise `NotBuiltError`, which names what is missing, when they are",
-        "used. A test lets the list only get shorter:",
+        f"These {len(UNBUILT)} names can be imported and raise `NotBuiltError`, which names what is missing, when they",
+        "are used. A test lets the list only get shorter:",
         ", ".join(f"`{name}`" for name in sorted(UNBUILT)) + ".",
         "",
     ]
