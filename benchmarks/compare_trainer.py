@@ -4,7 +4,7 @@
 
 The other interpreter needs transformers of the same version. Losses, gradient norms, rates, metrics, the sentences each
 rank was shown and the sum of the trained weights are compared; floats to ``--within`` relative. Exit status 1 where
-something differs.
+something differs. Beside it the time of ``train()`` here over that there, of the better of ``--repeats`` runs each.
 """
 
 from __future__ import annotations
@@ -63,18 +63,28 @@ def differences(ours: Any, theirs: Any, within: float, path: str = "") -> Iterat
         yield f"{path}: {ours!r} here, {theirs!r} there"
 
 
+def _seconds(ranks: list[dict[str, Any]]) -> float:
+    """The slowest rank's time, which leaves what is compared."""
+    return max(rank.pop("seconds") for rank in ranks)
+
+
 def main() -> int:
     """Compares, prints, and returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", type=interpreter, required=True, metavar="NAME=PYTHON")
     parser.add_argument("--within", type=float, default=1e-6)
+    parser.add_argument("--repeats", type=int, default=1, help="runs of each, in turn; for the times")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep what each told here")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = given.keep or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        here = run(sys.executable, folder, "here")
-        there = run(given.against.python, folder, given.against.name)
+        runs = [
+            (run(sys.executable, folder, "here"), run(given.against.python, folder, given.against.name))
+            for _ in range(given.repeats)
+        ]
+    times = [{name: min(_seconds(told[name]) for told in side) for name in side[0]} for side in zip(*runs, strict=True)]
+    here, there = runs[0]
     worst = 0
     for name in here:
         found = list(differences(here[name], there.get(name), given.within))
@@ -83,7 +93,10 @@ def main() -> int:
         ranks = here[name]
         shown = sum(len(rank["trained"]) for rank in ranks)
         verdict = "explained" if explained else "differs" if found else "equal"
-        print(f"{verdict:<9}  {name}: {len(ranks[0]['losses'])} steps, {shown} sentences")
+        print(
+            f"{verdict:<9}  {name}: {len(ranks[0]['losses'])} losses, {shown} sentences, "
+            f"time {times[0][name] / times[1][name]:.2f}"
+        )
         for line in [explained] if explained else found[:12]:
             print("           " + line)
     return 1 if worst else 0

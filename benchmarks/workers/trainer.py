@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,18 +70,18 @@ def job(folder: str, *, resume: str | None = None, **settings: Any) -> dict[str,
     """Trains in this process and tells what it saw, its losses and its metrics."""
     net = model()
     seen = Seen(net)
-    arguments = TrainingArguments(
-        output_dir=folder,
-        num_train_epochs=2,
-        per_device_train_batch_size=2,
-        per_device_eval_batch_size=2,
-        logging_steps=1,
-        learning_rate=1e-2,
-        report_to=[],
-        disable_tqdm=True,
-        use_cpu=True,
+    settings = {
+        "num_train_epochs": 2,
+        "per_device_train_batch_size": 2,
+        "per_device_eval_batch_size": 2,
+        "logging_steps": 1,
+        "learning_rate": 1e-2,
+        "report_to": [],
+        "disable_tqdm": True,
+        "use_cpu": True,
         **settings,
-    )
+    }
+    arguments = TrainingArguments(output_dir=folder, **settings)
     counted: dict[str, int] = {}
 
     def metrics(prediction: Any) -> dict[str, float]:
@@ -96,7 +97,9 @@ def job(folder: str, *, resume: str | None = None, **settings: Any) -> dict[str,
         compute_metrics=metrics,
         callbacks=[seen],
     )
+    started = time.perf_counter()
     trainer.train(resume_from_checkpoint=resume)
+    seconds = time.perf_counter() - started
     evaluation = trainer.evaluate()
     history = trainer.state.log_history
     return {
@@ -108,6 +111,7 @@ def job(folder: str, *, resume: str | None = None, **settings: Any) -> dict[str,
         },
         "trained": seen.trained,
         "evaluated": seen.evaluated,
+        "seconds": seconds,
         "weights": float(sum(p.detach().double().abs().sum() for p in net.parameters())),
     }
 
@@ -175,6 +179,11 @@ def main(out: Path) -> None:
                         gradient_accumulation_steps=steps,
                     )
                 )
+            told[f"{ranks} x 1, timed"] = world(
+                lambda place=f"{folder}/{ranks}-timed", epochs=60 // ranks: job(
+                    place, save_strategy="no", num_train_epochs=epochs, logging_steps=50
+                )
+            )
             told[f"{ranks} x 1, no seedable sampler"] = world(
                 lambda place=f"{folder}/{ranks}": job(
                     place, save_strategy="no", accelerator_config={"use_seedable_sampler": False}
