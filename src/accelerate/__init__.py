@@ -20,6 +20,8 @@ HOMES = {
     "accelerate.config.parallelism": "ParallelismConfig",
     "accelerate.data.prepare": "prepare_data_loader",
     "accelerate.data.skip": "skip_first_batches",
+    "accelerate.config.run": "RunConfig",
+    "accelerate.launch.functions": "launch",
     "accelerate.launch.notebook": "debug_launcher notebook_launcher",
     "accelerate.offload.cpu": "cpu_offload_with_hook",
     "accelerate.offload.device_map": "infer_auto_device_map",

@@ -32,8 +32,10 @@ from accelerate.config.handlers import GradScalerKwargs as GradScalerKwargs
 from accelerate.config.handlers import InitProcessGroupKwargs as InitProcessGroupKwargs
 from accelerate.config.handlers import ProfileKwargs as ProfileKwargs
 from accelerate.config.parallelism import ParallelismConfig as ParallelismConfig
+from accelerate.config.run import RunConfig as RunConfig
 from accelerate.data.prepare import prepare_data_loader as prepare_data_loader
 from accelerate.data.skip import skip_first_batches as skip_first_batches
+from accelerate.launch.functions import launch as launch
 from accelerate.launch.notebook import debug_launcher as debug_launcher
 from accelerate.launch.notebook import notebook_launcher as notebook_launcher
 from accelerate.offload.cpu import cpu_offload_with_hook as cpu_offload_with_hook

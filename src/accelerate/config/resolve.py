@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from accelerate.errors import ConfigError, EnvironmentValueError
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["Origin", "Resolved", "Source", "active_sections", "resolve"]
+__all__ = ["Origin", "Resolved", "Source", "active_sections", "resolve", "resolve_record"]
 
 GIVEN = "_given"  # as cli.parser writes it
 
@@ -69,6 +70,26 @@ def resolve(
         notices=(*(read.notices if read else ()), *notices),
         file=read,
     )
+
+
+def resolve_record(config: RunConfig) -> Resolved:
+    """The settings of a launch that code describes whole. What differs from its default was said.
+
+    Raises:
+        ConfigError: a value is of the wrong kind or contradicts another.
+    """
+    sources = {}
+    for item in all_settings():
+        value = attrgetter(item.path)(config)
+        where = f"RunConfig: {item.path}"
+        if value == item.option.default:
+            sources[item.path] = Source(origin=Origin.DEFAULT, where="default", value=value)
+        else:
+            sources[item.path] = Source(
+                origin=Origin.COMMAND_LINE, where=where, value=_read(item, value, where, ConfigError)
+            )
+    notices = settle(sources)
+    return Resolved(config=build(sources), sources=sources, notices=tuple(notices))
 
 
 def _source(

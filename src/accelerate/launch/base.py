@@ -25,7 +25,7 @@ class Job:
     """What is to be started.
 
     ``program`` is a script, a module (``module``) or a command (``python`` False). ``environment`` is what the
-    configuration publishes to the processes. ``given`` says, by path, where each setting that somebody set was set, so
+    configuration publishes to the processes (None removes a variable). ``given`` says, by path, where each setting that somebody set was set, so
     that a default is not mistaken for a wish. ``in_place`` says whether the calling process may become the program.
     ``environ`` is the environment the job starts in.
     """
@@ -35,7 +35,7 @@ class Job:
     arguments: tuple[str, ...] = ()
     module: bool = False
     python: bool = True
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str | None] = field(default_factory=dict)
     given: Mapping[str, str] = field(default_factory=dict)
     in_place: bool = False
     devices: Devices = NO_DEVICES

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 from accelerate import env
@@ -14,20 +12,13 @@ from accelerate.config.enums import PrecisionType
 from accelerate.config.run import RunConfig
 from accelerate.errors import ConfigError, LaunchError
 from accelerate.launch import ports, report
-from accelerate.launch.base import Job, LaunchPlan
-from accelerate.launch.hardware import NO_DEVICES, Devices, detect
+from accelerate.launch.functions import plan_function, run_function, start_method
+from accelerate.launch.hardware import NO_DEVICES, detect
 from accelerate.launch.ranks import RankFunction, check_untouched, raise_first
-from accelerate.launch.shape import base_environment, shape_of
-from accelerate.launch.torchrun import rendezvous_of
 
 __all__ = ["debug_launcher", "notebook_launcher", "test_launch"]
 
 DEFAULT_PORT = "29500"
-
-
-def _start_method() -> str:
-    # A notebook's functions cannot be imported by a fresh interpreter, so a fork is the first choice.
-    return "spawn" if sys.platform == "win32" else "fork"
 
 
 def notebook_launcher(
@@ -74,7 +65,7 @@ def notebook_launcher(
         monitor_interval=monitor_interval,
     )
     published = {"ACCELERATE_MIXED_PRECISION": mixed_precision.lower()}
-    plan = _plan(function, config, devices, published, rdzv_endpoint, rdzv_id)
+    plan = plan_function(function, config, devices, published, endpoint=rdzv_endpoint, run_id=rdzv_id)
     for notice in plan.notices:
         report.say(f"notebook_launcher: {notice}")
     if plan.world_size == 1:
@@ -82,7 +73,7 @@ def notebook_launcher(
             function(*args)
         return
     check_untouched("notebook_launcher")
-    _run_elastic(function, args, plan, log_line_prefix_template)
+    run_function(function, args, plan, line_prefix=log_line_prefix_template)
 
 
 def _port(use_port: str, num_nodes: int, max_restarts: int) -> int | None:
@@ -93,69 +84,6 @@ def _port(use_port: str, num_nodes: int, max_restarts: int) -> int | None:
     if num_nodes == 1 and (text == DEFAULT_PORT or max_restarts):
         return None
     return int(text)
-
-
-def _plan(
-    function: Callable[..., Any],
-    config: RunConfig,
-    devices: Devices,
-    published: Mapping[str, str],
-    endpoint: str = "",
-    run_id: str = "none",
-) -> LaunchPlan:
-    job = Job(
-        config=config,
-        program=getattr(function, "__qualname__", repr(function)),
-        environment=published,
-        devices=devices,
-        environ=env.snapshot(),
-    )
-    shape = shape_of(job)
-    meeting = replace(rendezvous_of(job, shape), run_id=run_id)
-    if endpoint:
-        address, _, port = endpoint.rpartition(":")
-        if not (address and port.isdigit()):
-            raise LaunchError(f"rdzv_endpoint={endpoint!r} was given to notebook_launcher. It is address:port.")
-        meeting = replace(meeting, address=address.strip("[]"), port=int(port), local_address=None)
-    environment = base_environment(job, shape)
-    if meeting.backend == "c10d" and meeting.max_restarts:
-        environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    return LaunchPlan(
-        kind="notebook",
-        argv=(job.program,),
-        environment=environment,
-        nprocs=shape.nprocs,
-        world_size=shape.world_size,
-        machines=shape.machines,
-        machine_rank=shape.machine_rank,
-        device=shape.device,
-        job=job,
-        rendezvous=meeting,
-        notices=shape.notices,
-    )
-
-
-def _run_elastic(
-    function: Callable[..., Any], args: tuple[Any, ...], plan: LaunchPlan, line_prefix: str | None
-) -> None:
-    from accelerate.launch.agent import Ended, failures_of, run_agent
-
-    meeting = plan.rendezvous
-    if meeting is not None and meeting.port and plan.machine_rank == 0:
-        ports.claim(meeting.port)
-    report.quieten()
-    folder = tempfile.mkdtemp(prefix="accelerate-notebook-")
-    try:
-        entry = RankFunction(function, args, folder)
-        with env.patch_environment(**plan.environment):
-            result = run_agent(plan, entry, (), folder=folder, start_method=_start_method(), line_prefix=line_prefix)
-        if result.is_failed():
-            root = report.choose_root(failures_of(result.failures))
-            raise_first(folder, plan.world_size, report.account(root, plan.world_size))
-    except Ended as ended:
-        raise KeyboardInterrupt(f"{ended.signal.name} ended the ranks") from None
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def debug_launcher(function: Callable[..., Any], args: tuple[Any, ...] = (), num_processes: int = 2) -> None:
@@ -173,7 +101,7 @@ def debug_launcher(function: Callable[..., Any], args: tuple[Any, ...] = (), num
     check_untouched("debug_launcher")
     report.quieten()
     config = RunConfig(num_processes=num_processes, cpu=True)
-    plan = _plan(function, config, NO_DEVICES, {"ACCELERATE_USE_CPU": "true"})
+    plan = plan_function(function, config, NO_DEVICES, {"ACCELERATE_USE_CPU": "true"})
     folder = tempfile.mkdtemp(prefix="accelerate-debug-")
     port = str(ports.free_port())
     places = tuple(
@@ -193,7 +121,7 @@ def debug_launcher(function: Callable[..., Any], args: tuple[Any, ...] = (), num
             start_processes(  # type: ignore[no-untyped-call]
                 RankFunction(function, args, folder, places),
                 nprocs=num_processes,
-                start_method=_start_method(),
+                start_method=start_method(),
             )
     except ProcessRaisedException as error:
         raise_first(folder, num_processes, f"Rank {error.error_index} of {num_processes} failed: {error}")

@@ -54,7 +54,8 @@ def _join_by_file(index: int) -> None:
 class RankFunction:
     """``function(*args)`` as one rank. What it raises is left in ``folder`` for :func:`raise_first`, and raised on.
 
-    ``places`` holds the environment of every rank by index, where the starter does not set it itself.
+    ``places`` holds the environment of every rank by index, where the starter does not set it itself. What it returns
+    is sent back with ``keep_result``, and has to be picklable then.
     """
 
     def __init__(
@@ -63,11 +64,15 @@ class RankFunction:
         args: tuple[Any, ...],
         folder: str,
         places: tuple[Mapping[str, str], ...] | None = None,
+        *,
+        kwargs: Mapping[str, Any] | None = None,
+        keep_result: bool = False,
     ) -> None:
         self.function, self.args, self.folder, self.places = function, args, folder, places
+        self.kwargs, self.keep_result = dict(kwargs or {}), keep_result
         self.__name__ = self.__qualname__ = getattr(function, "__qualname__", repr(function))
 
-    def __call__(self, index: int | None = None) -> None:
+    def __call__(self, index: int | None = None) -> Any:
         # A forked rank has the handlers of the process that watches it, which are not meant for a rank.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -76,10 +81,11 @@ class RankFunction:
         env.put("FORK_LAUNCHED", 1)
         _one_thread()
         try:
-            self.function(*self.args)
+            result = self.function(*self.args, **self.kwargs)
         except Exception as error:
             self._leave(error)
             raise
+        return result if self.keep_result else None
 
     def _leave(self, error: Exception) -> None:
         rank = env.get_int_from_env(["RANK"], 0)
