@@ -31,7 +31,8 @@ class Runtime:
     """Topology, device and collectives of this process; then the strategy and precision that an Accelerator chose.
 
     ``strategy`` and ``precision`` are None until an Accelerator is constructed. ``mesh`` is the DeviceMesh of a
-    parallelism configuration (``parallelism``), or None for plain data parallelism.
+    parallelism configuration (``parallelism``), or None for plain data parallelism. ``origin`` is the line of the
+    program that first asked for a state.
     """
 
     topology: Topology
@@ -45,6 +46,7 @@ class Runtime:
     precision: Precision | None = None
     mesh: Any | None = None
     parallelism: Any | None = None
+    origin: str = "an unknown place"
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from types import FrameType
 
-__all__ = ["is_waiting_place", "raised_at", "user_frame", "user_line"]
+__all__ = ["is_waiting_place", "raised_at", "user_frame", "user_line", "user_place"]
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _SCRIPTS = str(Path(_PACKAGE) / "test_utils")
@@ -60,6 +60,15 @@ def user_line(start: FrameType | None = None) -> str:
     if frame is None:
         return "unknown place"
     return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+def user_place(start: FrameType | None = None) -> str:
+    """Where that line is for a person to find again: the number of a notebook's cell, where it is in one."""
+    frame = user_frame(start or sys._getframe(1))
+    cells = frame.f_globals.get("In") if frame is not None and "get_ipython" in frame.f_globals else None
+    if frame is None or not isinstance(cells, list):
+        return user_line(frame or start)
+    return f"line {frame.f_lineno} of cell [{len(cells) - 1}]"
 
 
 def raised_at(error: BaseException) -> str:

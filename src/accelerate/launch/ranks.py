@@ -136,8 +136,11 @@ def check_untouched(name: str) -> None:
     from accelerate.runtime import find
 
     advice = "Restart the kernel (or the program), and construct it inside the function that is launched."
-    if find() is not None:
-        raise StateError(f"{name}() was called after an Accelerator or a state had been constructed here. {advice}")
+    held = find()
+    if held is not None:
+        raise StateError(
+            f"{name}() was called after an Accelerator or a state had been constructed here, by {held.origin}. {advice}"
+        )
     torch = sys.modules.get("torch")
     if torch is None:
         return

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from accelerate import devices, env, runtime
 from accelerate.comm.connection import backend_for, connect, in_use, set_timeout
+from accelerate.comm.where import user_place
 from accelerate.devices.base import DeviceBackend
 from accelerate.errors import StateError
 from accelerate.optional import available
@@ -55,6 +56,7 @@ def start(
             collectives=group,
             cpu=cpu or env.flag("ACCELERATE_USE_CPU"),
             verify_shapes=env.flag("ACCELERATE_DEBUG_MODE"),
+            origin=user_place(),
         )
     )
     if distributed and env.flag("ACCELERATE_USE_DEEPSPEED") and available("deepspeed"):
