@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,17 @@ def test_a_training_that_differs_fails(fresh_state: None, monkeypatch: pytest.Mo
     monkeypatch.setattr(Accelerator, "backward", lambda self, loss, **words: plain(self, loss * 2, **words))
     with pytest.raises(AssertionError, match="losses: values are"):
         self_check._training(Accelerator(cpu=True))
+
+
+@pytest.mark.timeout(150)
+def test_strategies_agree_with_one_process(launch: Launch) -> None:
+    done = launch("--matrix", "--json", "--only", "fsdp2", command=(ACCELERATE, "test"))
+    assert done.code == 0, done.screen
+    rows = json.loads(done.screen[done.screen.index("[\n") : done.screen.index("\n]") + 2])
+    assert [(row["strategy"], row["state"], row["processes"]) for row in rows] == [
+        ("single", "ok", 1),
+        ("fsdp2", "ok", 2),
+    ]
+    assert rows[0]["losses"][0] != rows[0]["losses"][-1]
+    assert 0 <= rows[1]["apart"] <= 1e-5
+    assert all(row["peak"] > 2**20 and 0 < row["seconds"] < row["whole"] for row in rows)

@@ -2,9 +2,15 @@
 
 import sys
 
-from accelerate.cli.estimate import estimate_command, estimate_command_parser, main
+from accelerate.cli.estimate import (
+    create_empty_model,
+    estimate_command,
+    estimate_command_parser,
+    gather_data,
+    main,
+)
 
-__all__ = ["estimate_command", "estimate_command_parser", "main"]
+__all__ = ["create_empty_model", "estimate_command", "estimate_command_parser", "gather_data", "main"]
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -66,10 +66,10 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_error_is_a_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["estimate-memory", "bert-base-cased"]) == 1
+    assert main(["estimate-memory", "./nowhere"]) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith("accelerate estimate-memory: ") and "not built yet" in said.err
+    assert said.err.startswith("accelerate estimate-memory: ") and "'./nowhere'" in said.err
     assert "Traceback" not in said.err
     assert main(["tpu-config", "--tpu_name", "pod"]) == 1
     assert "'pod'" in capsys.readouterr().err
@@ -94,7 +94,7 @@ def test_the_overview_needs_no_other_module() -> None:
         ("accelerate_cli", ["main"]),
         ("env", ["env_command", "env_command_parser", "main"]),
         ("test", ["test_command", "test_command_parser", "main"]),
-        ("estimate", ["estimate_command", "estimate_command_parser", "main"]),
+        ("estimate", ["create_empty_model", "estimate_command", "estimate_command_parser", "gather_data", "main"]),
         ("merge", ["merge_command", "merge_command_parser", "main"]),
         ("tpu", ["tpu_command_launcher", "tpu_command_parser", "main"]),
         ("to_fsdp2", ["to_fsdp2_command", "to_fsdp2_command_parser", "main"]),
