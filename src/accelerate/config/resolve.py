@@ -1,4 +1,4 @@
-"""One answer for every setting: command line before environment before file before default, with its origin."""
+"""One answer for every setting, with its origin: command line before environment before file before scheduler."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from accelerate.config.files import ConfigFile, read_config_file
 from accelerate.config.run import RunConfig, all_settings
 from accelerate.config.settle import published, settle
 from accelerate.config.sources import Origin, Source, active_sections, build
+from accelerate.config.surroundings import read_surroundings
 from accelerate.env import encode
 from accelerate.errors import ConfigError, EnvironmentValueError
 
@@ -62,7 +63,11 @@ def resolve(
         UnknownKeyError: the file has keys that no setting owns.
     """
     read = read_config_file(file) if isinstance(file, (str, Path)) else file
-    sources = {item.path: _source(item, args, environ or {}, read) for item in all_settings()}
+    around = {
+        path: Source(origin=Origin.SURROUNDINGS, where=where, value=value)
+        for path, (value, where) in read_surroundings(environ or {}).items()
+    }
+    sources = {item.path: _source(item, args, environ or {}, read, around) for item in all_settings()}
     notices = settle(sources)
     return Resolved(
         config=build(sources),
@@ -93,9 +98,15 @@ def resolve_record(config: RunConfig) -> Resolved:
 
 
 def _source(
-    item: Setting, args: argparse.Namespace | None, environ: Mapping[str, str], file: ConfigFile | None
+    item: Setting,
+    args: argparse.Namespace | None,
+    environ: Mapping[str, str],
+    file: ConfigFile | None,
+    around: Mapping[str, Source],
 ) -> Source:
     found = [*_from_command_line(item, args), *_from_environment(item, environ), *_from_file(item, file)]
+    if item.path in around:
+        found.append(around[item.path])
     chain: Source | None = None
     for source in reversed([*found, Source(origin=Origin.DEFAULT, where="default", value=item.option.default)]):
         lower = () if chain is None or chain.origin == Origin.DEFAULT else (chain, *chain.overrides)

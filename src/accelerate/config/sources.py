@@ -17,9 +17,10 @@ class Origin(IntEnum):
     """Where a value came from; the larger one wins."""
 
     DEFAULT = 0
-    FILE = 1
-    ENVIRONMENT = 2
-    COMMAND_LINE = 3
+    SURROUNDINGS = 1  # a scheduler's variables
+    FILE = 2
+    ENVIRONMENT = 3
+    COMMAND_LINE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,8 @@ def go(
 
 WHERE = {Origin.COMMAND_LINE: "--mixed_precision", Origin.ENVIRONMENT: "ACCELERATE_MIXED_PRECISION", Origin.FILE: "1"}
 
+PLACES = {3: Origin.COMMAND_LINE, 2: Origin.ENVIRONMENT, 1: Origin.FILE, 0: Origin.DEFAULT}
+
 
 @pytest.mark.parametrize("places", [c for n in range(4) for c in itertools.combinations((3, 2, 1), n)])
 def test_the_strongest_place_wins_and_names_the_others(tmp_path: Path, places: tuple[int, ...]) -> None:
@@ -35,7 +37,7 @@ def test_the_strongest_place_wins_and_names_the_others(tmp_path: Path, places: t
     source = found.sources["mixed_precision"]
     values = {3: "fp16", 2: "bf16", 1: "fp8"}
     assert found.config.mixed_precision == (values[places[0]] if places else None)
-    assert [int(item.origin) for item in (source, *source.overrides)] == [*places, *([] if places else [0])]
+    assert [item.origin for item in (source, *source.overrides)] == ([PLACES[place] for place in places] or [PLACES[0]])
     assert [item.value for item in source.overrides] == [values[place] for place in places[1:]]
     for item in (source, *source.overrides):
         if item.origin in WHERE:
