@@ -16,10 +16,13 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Set up": {
         "config": ("accelerate.cli.config", "Answer questions and write a configuration file; show, check, change it."),
+        "migrate": ("accelerate.cli.migrate", "Rewrite configuration files of older releases in today's form."),
         "env": ("accelerate.cli.env", "Show versions, devices and the configuration, as for a bug report."),
+        "completion": ("accelerate.cli.completion", "Print what a shell needs to complete commands and flags."),
     },
     "Models and checkpoints": {
-        "estimate-memory": ("accelerate.cli.estimate", "Show how much memory a model takes in each number format."),
+        "estimate-memory": ("accelerate.cli.estimate", "Show how much memory a model takes, to run and to train."),
+        "plan": ("accelerate.cli.plan", "Show which way of training a model fits the devices, and why."),
         "merge-weights": ("accelerate.cli.merge", "Turn a sharded FSDP checkpoint into one set of weights."),
         "to-fsdp2": ("accelerate.cli.to_fsdp2", "Rewrite a configuration file for FSDP1 into one for FSDP2."),
     },

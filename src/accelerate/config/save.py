@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from accelerate.config.fields import Setting
 from accelerate.config.run import RunConfig, all_settings
 from accelerate.config.sources import active_sections
 
-__all__ = ["section_of", "to_mapping", "to_yaml", "value_at", "write"]
+__all__ = ["section_of", "text_of", "to_mapping", "to_yaml", "value_at", "write"]
 
 ALWAYS = (
     "compute_environment",
@@ -129,14 +130,22 @@ def to_yaml(mapping: Mapping[str, Any], *, comments: bool = True) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(config: RunConfig | Mapping[str, Any], path: str | Path, *, comments: bool = True) -> Path:
-    """Writes a configuration to a YAML file (JSON where the name ends so), with the folders it needs."""
+def text_of(config: RunConfig | Mapping[str, Any], path: Path, *, comments: bool = True) -> str:
+    """What :func:`write` would write to ``path``: YAML, or JSON where the name ends so."""
     mapping = to_mapping(config) if isinstance(config, RunConfig) else dict(config)
+    if path.suffix == ".json":
+        return json.dumps(mapping, indent=2, sort_keys=True) + "\n"
+    return to_yaml(mapping, comments=comments)
+
+
+def write(config: RunConfig | Mapping[str, Any], path: str | Path, *, comments: bool = True) -> Path:
+    """Writes a configuration to a file, with the folders it needs: the whole of it, or nothing is changed."""
     path = Path(path).expanduser()
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".json":
-        text = json.dumps(mapping, indent=2, sort_keys=True) + "\n"
-    else:
-        text = to_yaml(mapping, comments=comments)
-    path.write_text(text, encoding="utf-8")
+    text = text_of(config, path, comments=comments)
+    # A link stays a link: what it leads to is replaced.
+    target = path.resolve()
+    draft = target.with_name(f".{target.name}.draft-{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
+    os.replace(draft, target)
     return path

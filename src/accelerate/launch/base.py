@@ -25,9 +25,9 @@ class Job:
     """What is to be started.
 
     ``program`` is a script, a module (``module``) or a command (``python`` False). ``environment`` is what the
-    configuration publishes to the processes (None removes a variable). ``given`` says, by path, where each setting that somebody set was set, so
-    that a default is not mistaken for a wish. ``in_place`` says whether the calling process may become the program.
-    ``environ`` is the environment the job starts in.
+    configuration publishes to the processes (None removes a variable). ``given`` says, by path, where each setting that
+    somebody set was set, so that a default is not mistaken for a wish. ``in_place`` says whether the calling process
+    may become the program. ``environ`` is the environment the job starts in.
     """
 
     config: RunConfig

@@ -47,7 +47,7 @@ def launch(function: Callable[..., Any], *args: Any, config: RunConfig | None = 
     given = {path: source.where for path, source in resolved.explain()}
     environ = env.snapshot()
     owned = {name for item in all_settings() for name in item.environment if name.startswith(_OWN)}
-    others = {name: None for name in owned & set(environ)}
+    others: dict[str, str | None] = dict.fromkeys(owned & set(environ))
     plan = plan_function(function, resolved.config, detect(environ), {**others, **resolved.environment()}, given=given)
     for notice in (*resolved.notices, *plan.notices):
         report.say(f"accelerate.launch: {notice}")

@@ -102,7 +102,8 @@ def test_a_killed_rank_is_named(start: Starter) -> None:
 @both
 def test_nothing_is_started_after_a_state_was_constructed(start: Starter, fresh_state: None, tmp_path: Path) -> None:
     PartialState(cpu=True)
-    with pytest.raises(StateError, match=r"after an Accelerator or a state .* by .*test_notebook\.py:\d+ in test_nothing"):
+    said = r"after an Accelerator or a state .* by .*test_notebook\.py:\d+ in test_nothing"
+    with pytest.raises(StateError, match=said):
         start(lambda: write(tmp_path, "ran"))
     assert texts(tmp_path) == []
 
