@@ -22,6 +22,7 @@ __all__ = [
     "main",
     "model_arguments",
     "report",
+    "whole",
     "work_arguments",
 ]
 
@@ -65,11 +66,12 @@ def model_arguments(parser: argparse.ArgumentParser) -> None:
 def work_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments that say how it is trained."""
     group = parser.add_argument_group("The training")
-    group.add_argument("--batch", type=_whole, default=1, metavar="N", help="Items a device and step. Default: 1.")
-    group.add_argument("--seq", type=_whole, default=512, metavar="N", help="Tokens an item. Default: 512.")
+    group.add_argument("--batch", type=whole, default=1, metavar="N", help="Items a device and step. Default: 1.")
+    group.add_argument("--seq", type=whole, default=512, metavar="N", help="Tokens an item. Default: 512.")
 
 
-def _whole(text: str) -> int:
+def whole(text: str) -> int:
+    """The number of a flag that counts something, for argparse."""
     if not text.isdigit() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
@@ -84,12 +86,24 @@ def estimate_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
         "--checkpointing", action="store_true", help="Activations are computed again in the backward pass."
     )
     group = parser.add_argument_group("What to show")
-    group.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES, help="Number formats to show.")
     group.add_argument(
-        "--devices", nargs="+", type=_whole, default=[1, 8], metavar="N", help="Numbers of devices. Default: 1 8."
+        "--dtypes",
+        nargs="+",
+        default=DTYPES,
+        choices=DTYPES,
+        metavar="NAME",
+        help=f"Number formats to show: {', '.join(DTYPES)}.",
     )
     group.add_argument(
-        "--strategies", nargs="+", default=list(STRATEGIES), choices=list(STRATEGIES), help="Strategies to show."
+        "--devices", nargs="+", type=whole, default=[1, 8], metavar="N", help="Numbers of devices. Default: 1 8."
+    )
+    group.add_argument(
+        "--strategies",
+        nargs="+",
+        default=list(STRATEGIES),
+        choices=list(STRATEGIES),
+        metavar="NAME",
+        help=f"Strategies to show: {', '.join(STRATEGIES)}.",
     )
     group.add_argument("--json", action="store_true", help="Print JSON, in bytes.")
     if subparsers is not None:

@@ -21,7 +21,7 @@ def self_test_parser(subparsers: Any = None) -> argparse.ArgumentParser:
     """The parser of ``accelerate test``; with ``subparsers`` it is added there. Further words are launch flags."""
     parser = new_parser(
         "test",
-        "Check the installation and the configuration with a short self-check. Flags of accelerate launch may follow.",
+        "Check the installation and the configuration with a short self-check.\nFlags of accelerate launch may follow.",
         subparsers,
     )
     parser.add_argument(
