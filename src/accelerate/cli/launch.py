@@ -92,7 +92,8 @@ def _dry(plan: LaunchPlan) -> str:
     lines += [f"  {name}={value}" for name, value in sorted(plan.environment.items()) if value is not None]
     if plan.rendezvous is not None:
         lines.append(f"  meeting: {plan.rendezvous.backend} at {plan.rendezvous.endpoint.removesuffix(':0')}")
-    return "\n".join([*lines, *(f"  notice: {notice}" for notice in plan.notices)])
+    lines += [f"  notice: {notice}" for notice in plan.notices]
+    return "\n".join(lines if plan.script is None else [*lines, "", plan.script.rstrip()])
 
 
 def launch_command(args: argparse.Namespace) -> None:

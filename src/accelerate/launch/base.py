@@ -73,7 +73,8 @@ class LaunchPlan:
     """What will be started: the command of one process, what its environment gets, and how many there are.
 
     ``nprocs`` counts the processes of this machine, ``world_size`` those of the job. A value of None in
-    ``environment`` removes the variable. ``notices`` say where what happens differs from what was asked.
+    ``environment`` removes the variable. ``notices`` say where what happens differs from what was asked. ``script`` is
+    what the command reads, where it reads one.
     """
 
     kind: str
@@ -87,6 +88,7 @@ class LaunchPlan:
     job: Job
     rendezvous: Rendezvous | None = None
     notices: tuple[str, ...] = ()
+    script: str | None = None
 
     @property
     def description(self) -> str:
@@ -101,6 +103,7 @@ class LaunchPlan:
     def as_dict(self) -> dict[str, Any]:
         """The plan without the job it was made from, for printing and for golden tests."""
         named = {name: getattr(self.rendezvous, name) for name in Rendezvous.__slots__} if self.rendezvous else None
+        script = {} if self.script is None else {"script": self.script}
         return {
             "kind": self.kind,
             "argv": list(self.argv),
@@ -112,6 +115,7 @@ class LaunchPlan:
             "device": self.device,
             "rendezvous": named,
             "notices": list(self.notices),
+            **script,
         }
 
 

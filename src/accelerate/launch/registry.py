@@ -19,6 +19,7 @@ _BUILT_IN = {
     "mpi": ("accelerate.launch.mpi", "MpiLauncher"),
     "inline": ("accelerate.launch.inline", "InlineLauncher"),
     "torchrun": ("accelerate.launch.torchrun", "TorchrunLauncher"),
+    "slurm": ("accelerate.launch.slurm", "SlurmLauncher"),
 }
 
 

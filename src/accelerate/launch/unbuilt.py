@@ -48,8 +48,5 @@ UNBUILT = (
         lambda job: job.config.use_megatron_lm,
         "FSDP (--use_fsdp) shards large models too.",
     ),
-    UnbuiltLauncher(
-        "slurm", "The Slurm engine", lambda job: False, "Call `srun accelerate launch …` in a batch script."
-    ),
     UnbuiltLauncher("ray", "The Ray engine", lambda job: False, "Start `accelerate launch` on every machine."),
 )

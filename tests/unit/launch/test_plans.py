@@ -174,7 +174,6 @@ def test_settings_that_cannot_be_met_are_errors(
         ("--tpu train.py", None, "TPU"),
         ("train.py", "distributed_type: XLA\nnum_processes: 8\n", "TPU"),
         ("train.py", "compute_environment: AMAZON_SAGEMAKER\nec2_instance_type: x\niam_role_name: y\n", "SageMaker"),
-        ("--engine slurm train.py", None, "Slurm"),
         ("--engine ray train.py", None, "Ray"),
     ],
 )
