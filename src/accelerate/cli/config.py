@@ -46,22 +46,27 @@ def _places(parser: argparse.ArgumentParser, *, file: str = "--config_file") -> 
 
 def config_parser(subparsers: Any = None) -> argparse.ArgumentParser:
     """The parser of ``accelerate config`` with its commands; with ``subparsers`` it is added there."""
-    about = "Write a configuration file: by questions in a terminal, else from this machine and --set."
+    about = "Write a configuration file: by questions in a terminal, else from\nthis machine and --set."
     kwargs: dict[str, Any] = {"description": about, "formatter_class": HelpFormatter, "allow_abbrev": False}
     if subparsers is None:
-        parser = argparse.ArgumentParser("accelerate config", **kwargs)
+        usage = "accelerate config [options] [command]"
+        parser = argparse.ArgumentParser("accelerate config", usage=usage, **kwargs)
     else:
         parser = subparsers.add_parser("config", **kwargs)
     _places(parser)
     parser.add_argument("--yes", action="store_true", help="Do not ask: take what this machine has, and --set.")
-    commands = parser.add_subparsers(dest="command", metavar="", title="commands")
-    default = commands.add_parser("default", help="Write the configuration of this machine.", **kwargs)
+    commands = parser.add_subparsers(dest="command", metavar="", title="commands", prog="accelerate config")
+
+    def command(name: str, help: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=help, **{**kwargs, "description": help})
+
+    default = command("default", "Write the configuration of this machine.")
     _places(default)
     default.add_argument("--mixed_precision", "--mixed-precision", default="no", choices=["no", "fp16", "bf16", "fp8"])
     default.add_argument("--overwrite", action="store_true", help="Also where there is a file already.")
-    update = commands.add_parser("update", help="Rewrite a file in today's form, with --set applied.", **kwargs)
+    update = command("update", "Rewrite a file in today's form, with --set applied.")
     _places(update)
-    validate = commands.add_parser("validate", help="Check a file: keys, values, contradictions.", **kwargs)
+    validate = command("validate", "Check a file: keys, values, contradictions.")
     validate.add_argument("file", nargs="?", default=None, help="The file. Default: the one that launches read.")
     explain = commands.add_parser(
         "explain", help="Show each value of a launch and where it came from.", add_help=False, **kwargs

@@ -28,11 +28,29 @@ def test_the_overview_fits_80_columns_and_names_every_command(capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("name", [name for group in COMMANDS.values() for name in group])
-def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_explains_itself(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as ended:
         main([name, "--help"])
     assert ended.value.code == 0
-    assert f"accelerate {name}" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert f"accelerate {name}" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_no_help_needs_torch() -> None:
+    names = [name for group in COMMANDS.values() for name in group]
+    program = (
+        "import contextlib, io, sys\n"
+        "from accelerate.cli.main import main\n"
+        f"for name in {names!r}:\n"
+        "    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()): main([name, '--help'])\n"
+        "    heavy = {'torch', 'numpy', 'transformers'} & set(sys.modules)\n"
+        "    assert not heavy, (name, heavy)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=50)
 
 
 def test_no_command_shows_the_overview_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
