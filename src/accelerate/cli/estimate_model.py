@@ -206,6 +206,7 @@ def shape_of_model(model: nn.Module) -> Shape:
         largest=largest or max(sizes.values(), default=0),
         largest_name=names[0] if names else max(sizes, key=lambda name: sizes[name], default=""),
         tied=tuple(name for name, _ in every if name not in alone),
+        blocks=tuple(sorted(whole or ())),
         hidden=_number(config, "hidden_size", "n_embd", "d_model", "dim"),
         layers=_number(config, "num_hidden_layers", "n_layer", "num_layers", "n_layers"),
         heads=_number(config, "num_attention_heads", "n_head", "num_heads", "n_heads"),

@@ -33,8 +33,11 @@ STRATEGIES: dict[str, tuple[bool, bool, bool]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What of a model its memory depends on. Counts are of elements, tied ones once; ``largest`` is the largest part
-    that stays whole, by ``largest_name``. The last three are zero where the model is no transformer that says so."""
+    """What of a model its memory depends on. Counts are of elements, tied ones once.
+
+    ``largest`` is the largest part that stays whole, by ``largest_name``; ``blocks`` are the classes that the model
+    says must stay whole. ``hidden``, ``layers`` and ``heads`` are zero where the model is no transformer that says so.
+    """
 
     parameters: int
     trainable: int
@@ -42,6 +45,7 @@ class Shape:
     largest: int = 0
     largest_name: str = ""
     tied: tuple[str, ...] = ()
+    blocks: tuple[str, ...] = ()
     hidden: int = 0
     layers: int = 0
     heads: int = 0

@@ -22,7 +22,7 @@ WAYS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("FSDP2, no reshard", ("--fsdp_reshard_after_forward", "false")),
     ("FSDP2", ("--fsdp_reshard_after_forward", "true")),
 )
-_FSDP2 = ("--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP")
+_FSDP2 = ("--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy")
 _AGAIN = ("--fsdp_activation_checkpointing", "true")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 
@@ -73,13 +73,16 @@ def considered(shape: Shape, machine: Machine, work: Workload, dtype: str = "flo
 
     ``work.batch`` is how many items each device takes in a step. On one device nothing can be sharded.
     """
+    # A model that names its blocks is sharded by them; any other in pieces of the size that the sum counts with.
+    pieces = ("SIZE_BASED_WRAP", "--fsdp_min_num_params", str(shape.largest))
+    wrap = ("TRANSFORMER_BASED_WRAP",) if shape.blocks else pieces
     for recompute in (False, True):
         # Without sizes of a transformer nothing is known of what computing again would save.
         if recompute and not (shape.hidden and shape.layers):
             return
         for way, flags in WAYS if machine.devices > 1 else WAYS[:1]:
             # A flag turns checkpointing on under FSDP only; elsewhere it is a call of the model.
-            words = (*_FSDP2, *flags, *(_AGAIN if recompute else ())) if flags else ()
+            words = (*_FSDP2, *wrap, *flags, *(_AGAIN if recompute else ())) if flags else ()
             yield _largest(
                 shape, machine, replace(work, devices=machine.devices, recompute=recompute), dtype, way, words
             )

@@ -59,3 +59,14 @@ def test_flags_that_do_not_go_together(capsys: pytest.CaptureFixture[Any]) -> No
     assert "--matrix was asked for together with --num_processes 2" in capsys.readouterr().err
     assert main(["--only", "ddp"]) == 1
     assert "without --matrix" in capsys.readouterr().err
+
+
+def test_the_live_table_of_the_self_check() -> None:
+    from accelerate.cli.test import PARTS, _parts
+
+    def states(done: dict[str, str], code: int | None) -> list[str]:
+        return [str(cell) for cell in _parts(done, code).columns[1].cells]
+
+    assert states({}, None) == ["[yellow]running[/yellow]", *["[dim]waiting[/dim]"] * 4]
+    assert states({"processes": "2"}, 1)[:2] == ["[green]ok[/green]", "[bold red]failed[/bold red]"]
+    assert states(dict.fromkeys(PARTS, ""), 0) == ["[green]ok[/green]"] * 5

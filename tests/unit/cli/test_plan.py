@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,9 @@ def test_the_smallest_computes_again() -> None:
     found = _choose(28_000_000)
     assert (found.way, found.recompute, found.micro_batch, found.accumulation) == ("FSDP2", True, 4, 1)
     assert found.flags[-2:] == ("--fsdp_activation_checkpointing", "true")
+    assert found.flags[4:7] == ("SIZE_BASED_WRAP", "--fsdp_min_num_params", "100000")
+    named = choose(replace(SHAPE, blocks=("Layer",)), Machine(devices=4, memory=28_000_000), WORK)
+    assert named.flags[3:5] == ("--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP")
 
 
 def test_what_does_not_fit_says_so() -> None:
