@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from accelerate.cli.base import new_parser, run
-from accelerate.errors import NotBuiltError
+from accelerate.config.files import find_config_file
+from accelerate.config.resolve import resolve
+from accelerate.config.sections.tpu import TpuSection
+from accelerate.errors import ConfigError, LaunchError
+from accelerate.launch.gcloud import ssh_command
 
 __all__ = ["main", "tpu_command_launcher", "tpu_command_parser"]
 
@@ -34,13 +41,43 @@ def tpu_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
     return parser
 
 
+def _commands(args: argparse.Namespace, config: TpuSection) -> list[str]:
+    """What is to be run: the command line's before the file's; --install_accelerate comes first."""
+    found = [shlex.join(words) if len(words) > 1 else words[0] for words in args.command or ()]
+    file = args.command_file or (None if found else config.command_file)
+    if file:
+        try:
+            with open(file, encoding="utf-8") as lines:
+                found = [line for line in map(str.strip, lines) if line and not line.startswith("#")] + found
+        except OSError as error:
+            raise ConfigError(f"The commands in {file!r} were asked for, which cannot be read: {error}.") from error
+    found = found or list(config.commands or ())
+    if args.install_accelerate:
+        wanted = "accelerate" if args.accelerate_version == "latest" else f"accelerate=={args.accelerate_version}"
+        found.insert(0, f"pip install --upgrade {shlex.quote(wanted)}")
+    return found
+
+
 def tpu_command_launcher(args: argparse.Namespace) -> int:
-    """Raises NotBuiltError: TPU pods come with a later version."""
-    name = f" {args.tpu_name!r}" if args.tpu_name else ""
-    raise NotBuiltError(
-        f"Commands on the TPU pod{name} were asked for, which are not built yet in this version. "
-        "`gcloud compute tpus tpu-vm ssh NAME --zone ZONE --worker all --command …` runs them."
+    """Runs commands on each machine of a pod and returns gcloud's exit code; with ``--debug`` only shows its command.
+
+    Raises:
+        ConfigError: the file of commands cannot be read.
+        LaunchError: name, zone or commands are missing, or there is no gcloud.
+    """
+    config = resolve(None, {}, find_config_file(args.config_file)).config.tpu_settings
+    command = ssh_command(
+        args.tpu_name or config.name, args.tpu_zone or config.zone, _commands(args, config), alpha=args.use_alpha
     )
+    if args.debug:
+        print(shlex.join(command))
+        return 0
+    program = shutil.which(command[0])
+    if program is None:
+        raise LaunchError(
+            f"There is no gcloud on the PATH. Install Google's command line, or run elsewhere: {shlex.join(command)}"
+        )
+    return subprocess.run([program, *command[1:]], check=False).returncode
 
 
 def main(argv: Sequence[str] | None = None) -> int:
