@@ -183,3 +183,49 @@ def test_check_device_map_is_looked_up(fresh_state: None, monkeypatch: pytest.Mo
         module.dispatch_model(model, {"0": "cpu"})
     monkeypatch.setattr(module, "check_device_map", lambda *args: None)
     module.dispatch_model(model, {"0": "cpu"})
+
+
+@pytest.mark.parametrize(
+    ("owner", "method"),
+    [
+        (ParallelismConfig, "__post_init__"),
+        (FullyShardedDataParallelPlugin, "set_mixed_precision"),
+        (PartialState, "_prepare_backend"),
+    ],
+)
+def test_a_replaced_method_of_a_configuration_is_called(owner: type, method: str) -> None:
+    def rank_main(rank: int, n: int) -> int:
+        own, calls = getattr(owner, method), []
+
+        def theirs(self: Any, *args: Any, **kwargs: Any) -> Any:
+            calls.append(method)
+            return own(self, *args, **kwargs)
+
+        setattr(owner, method, theirs)
+        Accelerator(
+            mixed_precision="bf16",
+            fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2),
+            parallelism_config=ParallelismConfig(dp_shard_size=2),
+        )
+        return len(calls)
+
+    assert all(run_world(rank_main, 2, how="fork"))
+
+
+def test_replaced_hooks_are_those_that_a_dispatch_attaches(fresh_state: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def watch(place: Any, name: str) -> None:
+        own = getattr(place, name)
+
+        def theirs(*args: Any, **kwargs: Any) -> Any:
+            seen.append(name)
+            return own(*args, **kwargs)
+
+        monkeypatch.setattr(place, name, theirs)
+
+    watch(accelerate.big_modeling, "attach_align_device_hook_on_blocks")
+    watch(accelerate.hooks.AlignDevicesHook, "init_hook")
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    accelerate.dispatch_model(model, {"0": "cpu", "1": "cpu"}, force_hooks=True)
+    assert seen[0] == "attach_align_device_hook_on_blocks" and "init_hook" in seen
