@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from accelerate import Accelerator, DeepSpeedPlugin
-from accelerate.errors import CheckpointMismatchError
+from accelerate.errors import CheckpointMismatchError, PickleRefusedError
 from accelerate.test_utils.world import fork_world, run_world
 from deepspeed_jobs import warm
 
@@ -125,6 +125,37 @@ def test_a_stage_that_cannot_be_converted_is_named(tmp_path: Path) -> None:
             job.accelerator.load_state(tmp_path / "state")
 
     run_world(rank_main, 2, how="fork")
+
+
+class Trap:
+    """What a stranger may put into a file."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (str(self.mark), "w")
+
+
+def test_a_strangers_file_runs_nothing(tmp_path: Path) -> None:
+    folder, mark = tmp_path / "state", tmp_path / "ran"
+    saved(2, folder)
+    path = next((folder / "pytorch_model").glob("*zero_pp_rank_1_*optim_states.pt"))
+    held = torch.load(path, weights_only=False)
+    torch.save({**held, "more": Trap(mark)}, path)
+
+    def rank_main(rank: int, world: int) -> tuple[bool, bool]:
+        job = Job(2, shift=0.5)
+        weight = next(job.model.parameters()).detach().clone()
+        with pytest.raises(PickleRefusedError, match=r"zero_pp_rank_1_.*\bopen\b.*allow_pickle=True"):
+            job.accelerator.load_state(folder, verify=False)
+        same = torch.equal(weight, next(job.model.parameters()))
+        quiet = not mark.exists()
+        job.accelerator.wait_for_everyone()
+        job.accelerator.load_state(folder, verify=False, allow_pickle=True)
+        return same and quiet, mark.exists()
+
+    assert run_world(rank_main, 2, how="fork") == [(True, True)] * 2
 
 
 def test_the_files_are_recorded_and_the_weights_one_call_away(tmp_path: Path) -> None:

@@ -60,10 +60,14 @@ class StateAdapter(ABC):
     ``sharded``: every rank must call, tensors are DTensors or shards, and files are written through
     ``torch.distributed.checkpoint``. ``engine``: an engine owns the files; only ``save_engine`` and ``load_engine`` are
     used. Otherwise the main process alone writes plain tensors.
+
+    ``engine_classes`` names what an engine's own files hold beside tensors and plain values: they are unpickled if they
+    ask for nothing else.
     """
 
     sharded: ClassVar[bool] = False
     engine: ClassVar[bool] = False
+    engine_classes: ClassVar[frozenset[str]] = frozenset()
     # Sharded state is brought together into single files on the main process.
     whole: bool = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from enum import Enum
 from pathlib import Path
@@ -18,11 +18,12 @@ import torch
 from accelerate.checkpoint.tensors import ByteSink
 from accelerate.errors import CheckpointError, PickleRefusedError
 
-__all__ = ["numpy_allowed", "portable", "read_object", "restored", "write_object"]
+__all__ = ["numpy_allowed", "portable", "read_object", "refuse_code", "restored", "write_object"]
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 _NUMBERS = {int, float, bool, str}
 _ARRAY = "__accelerate_array__"
+_PICKLES = (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 # torch keeps whether zip entries get a checksum of their own in a process-wide switch.
 _crc_switch = threading.Lock()
 
@@ -122,7 +123,7 @@ def read_object(path: Path, *, allow_pickle: bool = False, mapped: bool = True) 
             return restored(_load(path, mapped, weights_only=True))
     except UnpicklingError:
         pass
-    if _head(path) not in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
+    if _head(path) not in _PICKLES:
         raise CheckpointError(
             f"{path} is neither a zip of torch's nor a pickle: it holds something else or is damaged."
         )
@@ -166,6 +167,25 @@ def _numpy_globals() -> list[Any]:
     dtypes = {type(np.dtype(code)) for code in "?bhilqBHILQefdFDSU"}
     old = [(reconstruct, "numpy.core.multiarray._reconstruct"), (scalar, "numpy.core.multiarray.scalar")]
     return [reconstruct, scalar, np.ndarray, np.dtype, *dtypes, *old]
+
+
+def refuse_code(path: Path, known: Collection[str]) -> None:
+    """Returns if all that unpickling ``path`` can call is what builds tensors, plain values and ``known`` classes.
+
+    Raises:
+        PickleRefusedError: the file asks for something else.
+    """
+    if _head(path) not in _PICKLES:
+        return
+    try:
+        strange = sorted(set(torch.serialization.get_unsafe_globals_in_checkpoint(path)) - set(known))
+    except (RuntimeError, UnpicklingError, ValueError, EOFError):
+        strange = ["of unknown classes"]
+    if strange:
+        raise PickleRefusedError(
+            f"{path} holds objects ({', '.join(strange)}) that its engine does not write, and unpickling them runs "
+            "whatever code the file says. If you trust where it comes from, pass allow_pickle=True."
+        )
 
 
 def _named_globals(path: Path) -> str:

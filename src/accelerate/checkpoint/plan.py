@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from accelerate import runtime
 from accelerate.checkpoint.adapter import LoadReport, ModelState
 from accelerate.checkpoint.legacy import pair_legacy_optimizers
 from accelerate.checkpoint.matching import Candidate, match
 from accelerate.checkpoint.naming import describe_class
+from accelerate.checkpoint.objects import refuse_code
 from accelerate.checkpoint.parts import (
     Record,
     Subject,
@@ -157,12 +160,22 @@ def _plan_engines(plan: Plan, subject: Subject, request: LoadRequest, source: Op
             plan.missing.append(candidate.label)
             continue
         name, model = records[found[candidate.index]]["files"][0], subject.models[candidate.index]
+        if not request.allow_pickle:
+            _refuse_code(source.path / name, subject.adapter.engine_classes)
         plan.restored.append(candidate.label)
         plan.steps.append(
             lambda name=name, model=model: subject.adapter.load_engine(  # type: ignore[misc]
                 model, source.path, name, **request.engine_options
             )
         )
+
+
+def _refuse_code(folder: Path, known: Collection[str]) -> None:
+    """Looks at this rank's share of an engine's files; what one rank refuses, all do."""
+    topology = runtime.current().topology
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    for path in files[topology.rank :: topology.world_size]:
+        refuse_code(path, known)
 
 
 def _plan_model(

@@ -73,6 +73,15 @@ class DeepSpeedStateAdapter(StateAdapter):
 
     # Checkpoints
 
+    engine_classes = frozenset(
+        {
+            "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
+            "deepspeed.runtime.fp16.loss_scaler.LossScaler",
+            "deepspeed.runtime.zero.config.ZeroStageEnum",
+            "deepspeed.utils.tensor_fragment.fragment_address",
+        }
+    )
+
     def save_engine(self, model: Any, folder: Path, name: str, **options: Any) -> None:
         handle, rank = self._handle_of(model), runtime.current().topology.rank
         if handle is None:
