@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from accelerate import Accelerator, DeepSpeedPlugin
+from accelerate.cli.main import main
 from accelerate.errors import CheckpointMismatchError, PickleRefusedError
 from accelerate.test_utils.world import fork_world, run_world
 from deepspeed_jobs import warm
@@ -177,6 +179,14 @@ def test_the_files_are_recorded_and_the_weights_one_call_away(tmp_path: Path) ->
     assert sorted(found) == sorted(wanted)
     for name, tensor in wanted.items():
         assert torch.equal(found[name].reshape(tensor.shape), tensor), name
+    for source in (folder, folder / "pytorch_model"):
+        assert main(["merge-weights", str(source), str(tmp_path / "whole")]) == 0
+        merged = load_file(tmp_path / "whole" / "model.safetensors")
+        assert sorted(merged) == sorted(wanted)
+        assert all(torch.equal(merged[name], tensor) for name, tensor in wanted.items())
+        (tmp_path / "whole" / "model.safetensors").unlink()
+    assert main(["merge-weights", str(folder), str(tmp_path / "whole"), "--remove_checkpoint_dir"]) == 1
+    assert folder.is_dir()
 
 
 def test_a_job_killed_while_it_saves_leaves_whole_checkpoints(tmp_path: Path) -> None:

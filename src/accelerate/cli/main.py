@@ -23,7 +23,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Models and checkpoints": {
         "estimate-memory": ("accelerate.cli.estimate", "Show how much memory a model takes, to run and to train."),
         "plan": ("accelerate.cli.plan", "Show which way of training a model fits the devices, and why."),
-        "merge-weights": ("accelerate.cli.merge", "Turn a sharded FSDP checkpoint into one set of weights."),
+        "merge-weights": ("accelerate.cli.merge", "Turn a checkpoint of FSDP or DeepSpeed into one set of weights."),
         "to-fsdp2": ("accelerate.cli.to_fsdp2", "Rewrite a configuration file for FSDP1 into one for FSDP2."),
     },
     "Clusters": {

@@ -5,17 +5,23 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from accelerate.cli.base import new_parser, run
+from accelerate.errors import ConfigError
 
 __all__ = ["main", "merge_command", "merge_command_parser"]
+
+ONE_FILE = 1 << 62  # bytes
 
 
 def merge_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
     """The parser of ``accelerate merge-weights``; with ``subparsers`` it is added there."""
-    parser = new_parser("merge-weights", "Turn a sharded FSDP checkpoint into one set of weights.", subparsers)
-    parser.add_argument("checkpoint_directory", help="The folder with the shards, such as pytorch_model_fsdp_0.")
+    parser = new_parser("merge-weights", "Turn a checkpoint of FSDP or DeepSpeed into one set of weights.", subparsers)
+    parser.add_argument(
+        "checkpoint_directory", help="The folder with the shards, such as pytorch_model_fsdp_0, or the checkpoint."
+    )
     parser.add_argument("output_path", help="The folder that the weights are written to.")
     parser.add_argument(
         "--unsafe_serialization",
@@ -47,12 +53,26 @@ def merge_command(args: argparse.Namespace) -> int:
     Raises:
         CheckpointError: the folder does not hold shards.
     """
+    from accelerate.strategies.deepspeed.folders import holds_engine
+
+    path, safe = Path(args.checkpoint_directory), not args.unsafe_serialization
+    if holds_engine(path):
+        from accelerate.strategies.deepspeed.universal import merge_engine
+
+        if args.remove_checkpoint_dir:
+            raise ConfigError(
+                f"--remove_checkpoint_dir was given, and {path} is DeepSpeed's, which also holds what training goes on "
+                "from. Remove it yourself once the weights are written."
+            )
+        merge_engine(path, args.output_path, safe=safe, max_shard_size=args.max_shard_size or ONE_FILE)
+        print(f"The weights are in {args.output_path}.")
+        return 0
     from accelerate.strategies.sharded.merge import merge
 
     merge(
         args.checkpoint_directory,
         args.output_path,
-        safe=not args.unsafe_serialization,
+        safe=safe,
         remove=args.remove_checkpoint_dir,
         max_shard_size=getattr(args, "max_shard_size", None),
     )

@@ -12,6 +12,7 @@ import torch
 from accelerate import runtime
 from accelerate.checkpoint.adapter import LoadReport, ModelState, OptimizerState, StateAdapter
 from accelerate.errors import CheckpointError, CheckpointMismatchError, ConfigError
+from accelerate.strategies.deepspeed.folders import ENGINE_CLASSES
 from accelerate.strategies.deepspeed.handle import DeepSpeedEngineWrapper
 from accelerate.strategies.deepspeed.wrappers import DeepSpeedOptimizerWrapper, DeepSpeedSchedulerWrapper
 
@@ -73,14 +74,7 @@ class DeepSpeedStateAdapter(StateAdapter):
 
     # Checkpoints
 
-    engine_classes = frozenset(
-        {
-            "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
-            "deepspeed.runtime.fp16.loss_scaler.LossScaler",
-            "deepspeed.runtime.zero.config.ZeroStageEnum",
-            "deepspeed.utils.tensor_fragment.fragment_address",
-        }
-    )
+    engine_classes = ENGINE_CLASSES
 
     def save_engine(self, model: Any, folder: Path, name: str, **options: Any) -> None:
         handle, rank = self._handle_of(model), runtime.current().topology.rank

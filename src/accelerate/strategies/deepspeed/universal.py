@@ -15,26 +15,55 @@ from typing import Any
 import torch
 
 from accelerate import runtime
+from accelerate.checkpoint.files import write_model
 from accelerate.comm import operations
 from accelerate.errors import CheckpointError
+from accelerate.strategies.deepspeed.folders import refuse_strange
 
-__all__ = ["convert", "load_converted", "zero_to_fp32"]
+__all__ = ["convert", "load_converted", "merge_engine", "zero_to_fp32"]
 
 _OPTIMIZER, _GROUPS = "optimizer_state_dict", "param_groups"
 
 
-def zero_to_fp32(checkpoint_dir: str | os.PathLike[str], name: str | None = None) -> dict[str, torch.Tensor]:
+def zero_to_fp32(
+    checkpoint_dir: str | os.PathLike[str], name: str | None = None, *, allow_pickle: bool = False
+) -> dict[str, torch.Tensor]:
     """The whole float32 weights out of an engine's folder in a checkpoint, put together from its ranks' parts.
 
     Args:
         checkpoint_dir: A checkpoint of ``save_state`` (or of DeepSpeed's own ``save_checkpoint``).
         name: The engine's folder, such as "pytorch_model_1"; the first engine's where left out.
+        allow_pickle: Unpickle whatever the files hold, which runs the code that they name.
+
+    Raises:
+        PickleRefusedError: they hold what DeepSpeed does not write.
     """
+    if not allow_pickle:
+        refuse_strange(Path(checkpoint_dir))
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
     with contextlib.redirect_stdout(io.StringIO()):
         found: dict[str, torch.Tensor] = get_fp32_state_dict_from_zero_checkpoint(str(checkpoint_dir), tag=name)
     return found
+
+
+def merge_engine(
+    checkpoint_dir: str | os.PathLike[str],
+    output_path: str | os.PathLike[str],
+    *,
+    safe: bool,
+    max_shard_size: int | str,
+) -> None:
+    """Writes the whole float32 weights of an engine's folder, or of the first one in a checkpoint, as other libraries
+    read them.
+
+    Raises:
+        PickleRefusedError: as :func:`zero_to_fp32`.
+    """
+    path = Path(checkpoint_dir)
+    inside = any(path.glob("*_optim_states.pt"))
+    tensors = zero_to_fp32(path.parent, path.name) if inside else zero_to_fp32(path)
+    write_model(tensors, output_path, max_shard_size=max_shard_size, safe=safe)
 
 
 def convert(source: Path, target: Path) -> None:
