@@ -20,6 +20,19 @@ shows which one each value came from. Flags may be written with `-` in place of 
 """
 
 
+PROCESSES = """\
+## Read by the processes themselves
+
+These have no flag and no key; set them where the job is started.
+
+| environment | default | |
+|---|---|---|
+| `ACCELERATE_CHECKPOINT_FSYNC` | `true` | `save_state` returns when the bytes are on the disk. `false`: a checkpoint \
+survives the death of the process, not that of the machine. |
+| `ACCELERATE_PREEMPTION_SIGNALS` | `SIGTERM,SIGUSR1` | Signals that `accelerator.should_stop` reports to all ranks. |
+"""
+
+
 def _code(text: str) -> str:
     return f"`{text}`" if text else ""
 
@@ -70,7 +83,7 @@ def settings_table() -> str:
             lines += [abouts[title], ""]
         lines += ["| flag | file | environment | value | default | |", "|---|---|---|---|---|---|"]
         lines += [*(_row(item) for item in items), ""]
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join([*lines, PROCESSES]).rstrip() + "\n"
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ class RunConfig:
         None,
         flag=None,
         choices=_DISTRIBUTED_WORDS,
-        choice_aliases=(("TPU", "XLA"), ("AUTO", "NO")),
+        choice_aliases=(("TPU", "XLA"),),
         group=STRATEGY,
         help="The strategy, as configuration files say it.",
     )
@@ -319,7 +319,7 @@ class RunConfig:
         kind=NUMBER,
         env="ACCELERATE_HANG_TIMEOUT",
         group=WATCHING,
-        help="Seconds without progress in a collective call after which the ranks are reported.",
+        help="Seconds that a rank waits in a collective call before it asks where the others are; 30, 0 for no limit.",
     )
 
     fsdp: FsdpSection = field(default_factory=FsdpSection)
