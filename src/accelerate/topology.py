@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from accelerate import env
+from accelerate.cluster import MPI, MpiNames, hosts_of
 from accelerate.errors import TopologyError
 
 __all__ = ["Topology"]
@@ -166,32 +167,13 @@ def _explicit(rank: int, size: int, local_rank: int | None) -> Topology:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Flavour:
-    """The names under which one MPI tells a process its place."""
-
-    rank: str
-    size: str
-    local_rank: str
-    local_size: str
-
-
-_MPI = (
-    _Flavour(
-        "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"
-    ),
-    _Flavour("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
-    _Flavour("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-)
-
-
 def _around() -> bool:
     """Whether MPI or Slurm says which process this is."""
     return _from_mpi() is not None or _from_slurm() is not None
 
 
 def _from_mpi() -> Topology | None:
-    for names in _MPI:
+    for names in MPI:
         rank, size = _number(names.rank), _number(names.size)
         if rank is None and size is None:
             continue
@@ -208,7 +190,7 @@ def _from_mpi() -> Topology | None:
 
 
 def _placed(
-    rank: int, size: int, local_rank: int | None, local_size: int | None, source: str, names: _Flavour
+    rank: int, size: int, local_rank: int | None, local_size: int | None, source: str, names: MpiNames
 ) -> Topology:
     if local_size is None:
         local_size = size
@@ -242,7 +224,7 @@ def _from_slurm() -> Topology | None:
     local_rank = _number("SLURM_LOCALID") or 0
     address, port = _rendezvous()
     if address is None:
-        hosts = _hosts(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "")
+        hosts = hosts_of(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "")
         address = "127.0.0.1" if nodes == 1 or not hosts else hosts[0]
     if port is None:
         # Every task computes the same port; jobs and steps that share a machine get different ones.
@@ -266,26 +248,3 @@ def _tasks_on(node: int, tasks_per_node: str) -> int | None:
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks_per_node):
         counts += [int(count)] * int(times or 1)
     return counts[node] if node < len(counts) else None
-
-
-def _hosts(nodelist: str) -> list[str]:
-    """The host names in a list such as ``gpu[01-03,7],login``."""
-    hosts: list[str] = []
-    for item in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", nodelist):
-        hosts += _expand(item)
-    return hosts
-
-
-def _expand(item: str) -> list[str]:
-    found = re.search(r"\[([^\]]*)\]", item)
-    if found is None:
-        return [item]
-    before, after = item[: found.start()], item[found.end() :]
-    names: list[str] = []
-    for part in found.group(1).split(","):
-        first, dash, last = part.partition("-")
-        numbers = range(int(first), int(last) + 1) if dash else None
-        middles = [part] if numbers is None else [str(number).zfill(len(first)) for number in numbers]
-        for middle in middles:
-            names += _expand(before + middle + after)
-    return names

@@ -6,9 +6,10 @@ may be a job of its own, so nothing is derived.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from accelerate.cluster import MPI, hosts_of
 
 __all__ = ["first_host", "read_surroundings"]
 
@@ -32,8 +33,7 @@ def read_surroundings(environ: Mapping[str, str]) -> Found:
 
 def first_host(nodes: str) -> str | None:
     """The first host of a Slurm node list such as ``gpu[007-009,12],login``; None for an empty list."""
-    match = re.match(r"([^\[,]+)(?:\[(\d+)[^\]]*\])?([^,\[]*)", nodes.strip())
-    return "".join(part or "" for part in match.groups()) if match else None
+    return next(iter(hosts_of(nodes.strip())), None)
 
 
 def _number(environ: Mapping[str, str], name: str | None) -> int | None:
@@ -103,21 +103,13 @@ def _kubernetes(environ: Mapping[str, str]) -> Found:
     }
 
 
-# Processes in all, number of this one, processes on this machine: OpenMPI; MVAPICH; Intel MPI and MPICH.
-_MPI = (
-    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
-    ("PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS"),
-)
-
-
 def _mpi(environ: Mapping[str, str]) -> Found:
-    for size, rank, here in _MPI:
-        machines, number = _number(environ, size), _number(environ, rank)
-        if machines is not None and machines > 1 and number is not None and _number(environ, here) == 1:
+    for names in MPI:
+        machines, number = _number(environ, names.size), _number(environ, names.rank)
+        if machines is not None and machines > 1 and number is not None and _number(environ, names.local_size) == 1:
             return {
-                "num_machines": (machines, f"MPI: {size}"),
-                "machine_rank": (number, f"MPI: {rank}"),
+                "num_machines": (machines, f"MPI: {names.size}"),
+                "machine_rank": (number, f"MPI: {names.rank}"),
                 **_meeting(environ, "", "MPI"),
             }
     return {}
