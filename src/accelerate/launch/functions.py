@@ -17,8 +17,7 @@ from accelerate.launch import ports, report
 from accelerate.launch.base import Job, LaunchPlan
 from accelerate.launch.hardware import Devices, detect, usable_cores
 from accelerate.launch.ranks import RankFunction, check_untouched, raise_first
-from accelerate.launch.shape import base_environment, shape_of
-from accelerate.launch.torchrun import rendezvous_of
+from accelerate.launch.torchrun import agent_plan
 
 __all__ = ["launch", "plan_function", "run_function", "start_method"]
 
@@ -87,8 +86,9 @@ def plan_function(
         cores=usable_cores(),
         environ=env.snapshot(),
     )
-    shape = shape_of(job)
-    meeting = rendezvous_of(job, shape)
+    plan = agent_plan(job, kind="fork", argv=(job.program,))
+    meeting = plan.rendezvous
+    assert meeting is not None
     if run_id is not None:
         meeting = replace(meeting, run_id=run_id)
     if endpoint:
@@ -96,22 +96,7 @@ def plan_function(
         if not (address and port.isdigit()):
             raise LaunchError(f"rdzv_endpoint={endpoint!r} was given to notebook_launcher. It is address:port.")
         meeting = replace(meeting, address=address.strip("[]"), port=int(port), local_address=None)
-    environment = base_environment(job, shape)
-    if meeting.backend == "c10d" and meeting.max_restarts:
-        environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    return LaunchPlan(
-        kind="fork",
-        argv=(job.program,),
-        environment=environment,
-        nprocs=shape.nprocs,
-        world_size=shape.world_size,
-        machines=shape.machines,
-        machine_rank=shape.machine_rank,
-        device=shape.device,
-        job=job,
-        rendezvous=meeting,
-        notices=shape.notices,
-    )
+    return replace(plan, rendezvous=meeting)
 
 
 def run_function(

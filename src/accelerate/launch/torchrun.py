@@ -12,7 +12,7 @@ from accelerate.launch.base import Job, Launcher, LaunchPlan, Rendezvous
 from accelerate.launch.command import process_command
 from accelerate.launch.shape import Shape, base_environment, shape_of
 
-__all__ = ["TorchrunLauncher", "parse_conf"]
+__all__ = ["TorchrunLauncher", "agent_plan", "parse_conf"]
 
 _TEE = re.compile(r"[0-3]|\d+:[0-3](,\d+:[0-3])*")
 DEFAULT_PORT = 29500
@@ -28,29 +28,38 @@ class TorchrunLauncher(Launcher):
         return shape.world_size > 1 or shape.machines[1] > 1
 
     def plan(self, job: Job) -> LaunchPlan:
-        shape = shape_of(job)
-        environment = base_environment(job, shape)
-        rendezvous = rendezvous_of(job, shape)
-        if rendezvous.backend == "c10d" and (rendezvous.max_restarts or shape.machines[0] != shape.machines[1]):
-            # A restarted worker must not find the addresses of the attempt before it in the store it shares.
-            environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-        return LaunchPlan(
-            kind=self.name,
-            argv=process_command(job),
-            environment=environment,
-            nprocs=shape.nprocs,
-            world_size=shape.world_size,
-            machines=shape.machines,
-            machine_rank=shape.machine_rank,
-            device=shape.device,
-            job=job,
-            rendezvous=rendezvous,
-            notices=shape.notices,
-        )
+        return agent_plan(job, kind=self.name, argv=process_command(job))
 
     def run(self, plan: LaunchPlan) -> int:
         _check_port(plan)
         return _load_agent(own_process=plan.job.in_place)(plan)
+
+
+def agent_plan(job: Job, *, kind: str, argv: tuple[str, ...]) -> LaunchPlan:
+    """What torch's agent would start for ``job``, whatever ``argv`` stands for.
+
+    Raises:
+        LaunchError: the settings cannot be met together.
+    """
+    shape = shape_of(job)
+    environment = base_environment(job, shape)
+    rendezvous = rendezvous_of(job, shape)
+    if rendezvous.backend == "c10d" and (rendezvous.max_restarts or shape.machines[0] != shape.machines[1]):
+        # A restarted worker must not find the addresses of the attempt before it in the store it shares.
+        environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    return LaunchPlan(
+        kind=kind,
+        argv=argv,
+        environment=environment,
+        nprocs=shape.nprocs,
+        world_size=shape.world_size,
+        machines=shape.machines,
+        machine_rank=shape.machine_rank,
+        device=shape.device,
+        job=job,
+        rendezvous=rendezvous,
+        notices=shape.notices,
+    )
 
 
 def _load_agent(own_process: bool) -> Callable[[LaunchPlan], int]:
