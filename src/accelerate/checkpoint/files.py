@@ -20,7 +20,10 @@ from accelerate.checkpoint.tensors import write_tensors
 from accelerate.errors import CheckpointError, CheckpointNotFoundError
 from accelerate.logging import get_logger
 
-__all__ = ["clean_state_dict_for_safetensors", "load", "save", "write_model", "writes_here"]
+__all__ = ["ONE_FILE", "clean_state_dict_for_safetensors", "load", "save", "write_model", "writes_here"]
+
+ONE_FILE = 1 << 62
+"""A ``max_shard_size`` in bytes that no model reaches."""
 
 log = get_logger(__name__)
 

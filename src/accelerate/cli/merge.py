@@ -13,8 +13,6 @@ from accelerate.errors import ConfigError
 
 __all__ = ["main", "merge_command", "merge_command_parser"]
 
-ONE_FILE = 1 << 62  # bytes
-
 
 def merge_command_parser(subparsers: Any = None) -> argparse.ArgumentParser:
     """The parser of ``accelerate merge-weights``; with ``subparsers`` it is added there."""
@@ -53,18 +51,20 @@ def merge_command(args: argparse.Namespace) -> int:
     Raises:
         CheckpointError: the folder does not hold shards.
     """
-    from accelerate.strategies.deepspeed.folders import holds_engine
+    from accelerate.strategies.deepspeed.folders import engine_at
 
     path, safe = Path(args.checkpoint_directory), not args.unsafe_serialization
-    if holds_engine(path):
-        from accelerate.strategies.deepspeed.universal import merge_engine
+    engine = engine_at(path)
+    if engine is not None:
+        from accelerate.checkpoint.files import ONE_FILE, write_model
+        from accelerate.strategies.deepspeed.universal import zero_to_fp32
 
         if args.remove_checkpoint_dir:
             raise ConfigError(
                 f"--remove_checkpoint_dir was given, and {path} is DeepSpeed's, which also holds what training goes on "
                 "from. Remove it yourself once the weights are written."
             )
-        merge_engine(path, args.output_path, safe=safe, max_shard_size=args.max_shard_size or ONE_FILE)
+        write_model(zero_to_fp32(*engine), args.output_path, max_shard_size=args.max_shard_size or ONE_FILE, safe=safe)
         print(f"The weights are in {args.output_path}.")
         return 0
     from accelerate.strategies.sharded.merge import merge

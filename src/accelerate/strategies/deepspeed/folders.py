@@ -6,7 +6,7 @@ from pathlib import Path
 
 from accelerate.checkpoint.objects import refuse_code
 
-__all__ = ["ENGINE_CLASSES", "holds_engine", "refuse_strange"]
+__all__ = ["ENGINE_CLASSES", "engine_at", "refuse_strange"]
 
 # All that an engine's files hold beside tensors and plain values.
 ENGINE_CLASSES = frozenset(
@@ -19,9 +19,12 @@ ENGINE_CLASSES = frozenset(
 )
 
 
-def holds_engine(path: Path) -> bool:
-    """Whether ``path`` is an engine's folder, or a checkpoint with one."""
-    return any(any(path.glob(pattern)) for pattern in ("*_optim_states.pt", "*/*_optim_states.pt"))
+def engine_at(path: Path) -> tuple[Path, str | None] | None:
+    """The checkpoint that ``path`` is or is in, and the engine's name where it is the engine's folder; None where there
+    is no engine."""
+    if any(path.glob("*_optim_states.pt")):
+        return path.parent, path.name
+    return (path, None) if any(path.glob("*/*_optim_states.pt")) else None
 
 
 def refuse_strange(folder: Path) -> None:

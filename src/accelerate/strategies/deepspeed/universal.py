@@ -15,12 +15,11 @@ from typing import Any
 import torch
 
 from accelerate import runtime
-from accelerate.checkpoint.files import write_model
 from accelerate.comm import operations
 from accelerate.errors import CheckpointError
 from accelerate.strategies.deepspeed.folders import refuse_strange
 
-__all__ = ["convert", "load_converted", "merge_engine", "zero_to_fp32"]
+__all__ = ["convert", "load_converted", "zero_to_fp32"]
 
 _OPTIMIZER, _GROUPS = "optimizer_state_dict", "param_groups"
 
@@ -45,25 +44,6 @@ def zero_to_fp32(
     with contextlib.redirect_stdout(io.StringIO()):
         found: dict[str, torch.Tensor] = get_fp32_state_dict_from_zero_checkpoint(str(checkpoint_dir), tag=name)
     return found
-
-
-def merge_engine(
-    checkpoint_dir: str | os.PathLike[str],
-    output_path: str | os.PathLike[str],
-    *,
-    safe: bool,
-    max_shard_size: int | str,
-) -> None:
-    """Writes the whole float32 weights of an engine's folder, or of the first one in a checkpoint, as other libraries
-    read them.
-
-    Raises:
-        PickleRefusedError: as :func:`zero_to_fp32`.
-    """
-    path = Path(checkpoint_dir)
-    inside = any(path.glob("*_optim_states.pt"))
-    tensors = zero_to_fp32(path.parent, path.name) if inside else zero_to_fp32(path)
-    write_model(tensors, output_path, max_shard_size=max_shard_size, safe=safe)
 
 
 def convert(source: Path, target: Path) -> None:

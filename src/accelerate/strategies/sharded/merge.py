@@ -12,7 +12,7 @@ import torch
 
 from accelerate import runtime
 from accelerate.checkpoint import dcp
-from accelerate.checkpoint.files import write_model
+from accelerate.checkpoint.files import ONE_FILE, write_model
 from accelerate.checkpoint.manifest import Manifest
 from accelerate.errors import CheckpointError
 from accelerate.strategies.sharded.saving import MODEL_NAME
@@ -20,7 +20,6 @@ from accelerate.strategies.sharded.saving import MODEL_NAME
 __all__ = ["merge", "merge_fsdp_weights", "read_whole"]
 
 PathLike = str | os.PathLike[str]
-_ONE_FILE = 1 << 62  # bytes
 
 
 def merge_fsdp_weights(
@@ -57,7 +56,7 @@ def merge(
     held = runtime.find()
     if held is None or held.topology.is_main:
         folder = _folder(Path(checkpoint_dir))
-        write_model(read_whole(folder), output_path, max_shard_size=max_shard_size or _ONE_FILE, safe=safe)
+        write_model(read_whole(folder), output_path, max_shard_size=max_shard_size or ONE_FILE, safe=safe)
         if remove:
             shutil.rmtree(folder)
     if held is not None:
