@@ -6,13 +6,11 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accelerate.cli.base import new_parser, run
+from accelerate.cli.estimate_model import create_empty_model, shape_of_model
 from accelerate.cli.estimate_sizes import BYTES, STRATEGIES, Cost, Shape, Workload, inference, readable, training
-
-if TYPE_CHECKING:
-    from torch import nn
 
 __all__ = [
     "create_empty_model",
@@ -22,26 +20,13 @@ __all__ = [
     "main",
     "model_arguments",
     "report",
+    "shape_of",
     "whole",
     "work_arguments",
 ]
 
 DTYPES = ["float32", "float16", "int8", "int4"]
 MODEL = "A name on the Hub, a folder, a config.json, package.module:Class, or file.py:function."
-
-
-def create_empty_model(
-    model_name: str, library_name: str | None = None, trust_remote_code: bool = False, access_token: str | None = None
-) -> nn.Module:
-    """The model of a name on the meta device, as :func:`accelerate.cli.estimate_model.create_empty_model` finds it.
-
-    Raises:
-        ConfigError: there is no such model.
-        MissingPackageError: its library is not installed.
-    """
-    from accelerate.cli.estimate_model import create_empty_model as build
-
-    return build(model_name, library_name, trust_remote_code, access_token)
 
 
 def model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -118,7 +103,7 @@ def gather_data(args: argparse.Namespace) -> list[list[Any]]:
     Raises:
         ConfigError: there is no such model.
     """
-    shape = _shape(args)
+    shape = shape_of(args)
     rows = []
     for dtype in args.dtypes:
         states = training(shape, Workload(), dtype, ["DDP"])[0].states if BYTES[dtype] >= 2 else None
@@ -126,9 +111,12 @@ def gather_data(args: argparse.Namespace) -> list[list[Any]]:
     return rows
 
 
-def _shape(args: argparse.Namespace) -> Shape:
-    from accelerate.cli.estimate_model import shape_of_model
+def shape_of(args: argparse.Namespace) -> Shape:
+    """The shape of the model that :func:`model_arguments` say.
 
+    Raises:
+        ConfigError: there is no such model.
+    """
     return shape_of_model(create_empty_model(args.model_name, args.library_name, args.trust_remote_code))
 
 
@@ -167,7 +155,7 @@ def estimate_command(args: argparse.Namespace) -> int:
         ConfigError: there is no such model.
         MissingPackageError: its library is not installed.
     """
-    found = report(_shape(args), args)
+    found = report(shape_of(args), args)
     if args.json:
         print(json.dumps(found, indent=2))
     else:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from accelerate.cli.base import new_parser, run
-from accelerate.cli.estimate import create_empty_model, model_arguments, whole
+from accelerate.cli.estimate import model_arguments, shape_of, whole
 from accelerate.cli.estimate_sizes import Workload, readable
-from accelerate.cli.plan_choice import Choice, Machine, arithmetic, choose, considered, read_bytes
+from accelerate.cli.plan_choice import Choice, Machine, arithmetic, best, considered, read_bytes
 from accelerate.errors import ConfigError
 
 __all__ = ["machine_of", "main", "plan_command", "plan_command_parser"]
@@ -63,15 +63,13 @@ def plan_command(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: there is no such model, or the memory is no size.
     """
-    from accelerate.cli.estimate_model import shape_of_model
-
     machine = machine_of(args.devices, args.memory)
-    shape = shape_of_model(create_empty_model(args.model_name, args.library_name, args.trust_remote_code))
+    shape = shape_of(args)
     if not shape.trainable:
         raise ConfigError(f"{args.model_name!r} has no parameter that is trained. There is nothing to plan.")
     work = Workload(batch=args.batch, seq=args.seq)
-    choice = choose(shape, machine, work, args.dtype)
     every = list(considered(shape, machine, work, args.dtype))
+    choice = best(every)
     command = ["accelerate", "launch", "--num_processes", str(machine.devices), *choice.flags]
     command += ["--gradient_accumulation_steps", str(choice.accumulation), "train.py"]
     lines = arithmetic(shape, choice, machine, args.dtype)

@@ -7,13 +7,13 @@ to the smallest; of a way, the largest micro-batch that fits is taken.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from accelerate.cli.estimate_sizes import BYTES, Cost, Shape, Workload, readable, training
 from accelerate.errors import ConfigError
 
-__all__ = ["RESERVE", "WAYS", "Choice", "Machine", "arithmetic", "choose", "considered", "read_bytes"]
+__all__ = ["RESERVE", "WAYS", "Choice", "Machine", "arithmetic", "best", "choose", "considered", "read_bytes"]
 
 RESERVE = 0.1  # of a device's memory, for the framework, the allocator's gaps and the output of the last layer
 
@@ -119,7 +119,11 @@ def _cost(shape: Shape, work: Workload, dtype: str, way: str) -> Cost:
 
 def choose(shape: Shape, machine: Machine, work: Workload, dtype: str = "float32") -> Choice:
     """The first way that fits; where none does, the smallest, with ``fits`` False."""
-    every = list(considered(shape, machine, work, dtype))
+    return best(list(considered(shape, machine, work, dtype)))
+
+
+def best(every: Sequence[Choice]) -> Choice:
+    """The first of these that fits; where none does, the smallest."""
     return next((choice for choice in every if choice.fits), min(every, key=lambda choice: choice.cost.total))
 
 
