@@ -183,6 +183,11 @@ def _case(name: str, about: str, measure: Callable[[str, list[Interpreter], int]
     return Case(name=name, about=about, measure=measure, repeats=repeats)
 
 
+_LOADING = [
+    ("load_state over torch.load and load_state_dict", "torch_load", "load", 0.6),
+    ("the same without verification", "torch_load", "load_unverified", 0.45),
+]
+
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
@@ -261,29 +266,13 @@ CASES: dict[str, Case] = {
         _case(
             "checkpoint_load",
             "loading them, once in the life of a process",
-            functools.partial(
-                _worker,
-                file="checkpoint.py",
-                arguments=["load"],
-                pairs=[
-                    ("load_state over torch.load and load_state_dict", "torch_load", "load", 0.6),
-                    ("the same without verification", "torch_load", "load_unverified", 0.45),
-                ],
-            ),
+            functools.partial(_worker, file="checkpoint.py", arguments=["load"], pairs=_LOADING),
             1,
         ),
         _case(
             "checkpoint_again",
             "loading them over and over in one process, where torch.load finds its memory again",
-            functools.partial(
-                _worker,
-                file="checkpoint.py",
-                arguments=["again"],
-                pairs=[
-                    ("load_state over torch.load and load_state_dict", "torch_load", "load", 0.6),
-                    ("the same without verification", "torch_load", "load_unverified", 0.45),
-                ],
-            ),
+            functools.partial(_worker, file="checkpoint.py", arguments=["again"], pairs=_LOADING),
             1,
         ),
         _case(

@@ -118,7 +118,7 @@ class ScaledPrecision(AutocastPrecision):
             return
         if self._scaler.is_enabled() and getattr(self._scaler, "_scale", self) is None:
             # No loss was scaled yet; the scale itself comes with the first.
-            if any(p.grad is not None for group in optimizer.param_groups for p in group["params"]):
+            if _has_gradients(optimizer):
                 raise StateError(
                     "Under mixed_precision='fp16' gradients were to be unscaled that no scaled loss gave: they come "
                     "from loss.backward(). Call accelerator.backward(loss), which scales it first."
@@ -133,13 +133,17 @@ class ScaledPrecision(AutocastPrecision):
                 "optimizer.step(closure) was called under mixed_precision='fp16': a gradient scaler cannot rerun a "
                 "closure. Call backward yourself and step() without a closure, or use mixed_precision='bf16'."
             )
-        if not any(p.grad is not None for group in optimizer.param_groups for p in group["params"]):
+        if not _has_gradients(optimizer):
             return True
         self.unscale(optimizer)
         self._scaler.step(optimizer)
         found = self._scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
         self._stepped = True
         return not any(bool(flag.item()) for flag in found.values()) if self._scaler.is_enabled() else True
+
+
+def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:
+    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
 
 
 def _make_scaler(device: torch.device, handler: Any | None) -> Any:

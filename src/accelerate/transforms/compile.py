@@ -38,16 +38,16 @@ def has_compiled_regions(module: torch.nn.Module) -> bool:
     )
 
 
-def repeated_blocks(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str, torch.nn.Module]]:
-    """(parent, name, child) of every block that stands in a ModuleList whose items share one class: the regions that
-    compile once and serve many times."""
-    found: list[tuple[torch.nn.Module, str, torch.nn.Module]] = []
+def repeated_blocks(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """Every block that stands in a ModuleList whose items share one class: the regions that compile once and serve many
+    times."""
+    found: list[torch.nn.Module] = []
     for parent in module.modules():
         if not isinstance(parent, (torch.nn.ModuleList, torch.nn.ModuleDict)):
             continue
-        children = list(parent.named_children())
-        if len(children) > 1 and len({type(child) for _, child in children}) == 1:
-            found.extend((parent, name, child) for name, child in children)
+        children = list(parent.children())
+        if len(children) > 1 and len({type(child) for child in children}) == 1:
+            found.extend(children)
     return found
 
 
@@ -60,7 +60,7 @@ def compile_regions(module: torch.nn.Module, **compile_kwargs: Any) -> torch.nn.
     blocks = repeated_blocks(module)
     if not blocks:
         return torch.compile(module, **compile_kwargs)  # type: ignore[return-value]
-    for _, _, child in blocks:
+    for child in blocks:
         child.compile(**compile_kwargs)
     return module
 
@@ -68,8 +68,7 @@ def compile_regions(module: torch.nn.Module, **compile_kwargs: Any) -> torch.nn.
 def compile_regions_fsdp2(module: torch.nn.Module, **compile_kwargs: Any) -> torch.nn.Module:
     """The same object with its repeated blocks compiled in place, or the whole of it where nothing repeats: for an
     engine that goes on to change this very module, as ``fully_shard`` does."""
-    blocks = [child for _, _, child in repeated_blocks(module)]
-    for part in blocks or [module]:
+    for part in repeated_blocks(module) or [module]:
         part.compile(**compile_kwargs)
     return module
 
